@@ -1,4 +1,4 @@
-"""A model of one's own: a small convolutional network with dropout.
+"""An example of your own model: a small convolutional network with dropout.
 
 Run it from this folder:
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def network(input_shape, classes):
-    """Return the model for inputs of this shape."""
+    """Return a model for inputs of this shape and this number of classes."""
     channels, height, width = input_shape if len(input_shape) == 3 else (1, *input_shape)
     return nn.Sequential(
         nn.Unflatten(1, (channels, height)) if len(input_shape) == 2 else nn.Identity(),

@@ -1,4 +1,4 @@
-"""A protocol of one's own: every device sends only the signs of its vector, one bit a coordinate.
+"""An example of your own protocol: a device sends the signs of its vector, one bit per coordinate.
 
 Run it from this folder, with as many devices as you like:
 
@@ -24,12 +24,12 @@ class SignDevice(ModelReceiver):
         return np.packbits(vector >= 0)
 
     def contribution(self, vector):
-        """Return what the round's validation adds up, on its own path."""
+        """Return the coordinates and values that the validation of the round adds up itself."""
         return slice(None), np.where(vector >= 0, 1.0, -1.0)
 
 
 class SignServer(ModelSender):
-    """Adds the signs up."""
+    """Adds up the signs."""
 
     def __init__(self, protocol, model):
         super().__init__(model)

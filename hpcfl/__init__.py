@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: ``import hpcfl`` itself loads nothing."""
+    """Import a public name on first use, so that ``import hpcfl`` itself loads nothing."""
     if name == "__version__":
         from hpcfl.system.revision import version
 

@@ -1,4 +1,4 @@
-"""The program `hpcfl`, and ``python -m hpcfl``."""
+"""Entry point of the program `hpcfl` and of ``python -m hpcfl``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcfl.system import launch
 
 def main() -> None:
     """Run the command line; on a rank with devices, load only the code that devices need."""
-    # Loaded modules stay in memory. A search for garbage in them takes a tenth of the loading time.
+    # Imported modules stay in memory. Garbage collection takes a tenth of the time of imports.
     gc.disable()
     if launch.launched_by_mpi():
         # Each core has one or more ranks, so BLAS threads would only slow down other ranks.

@@ -4,10 +4,10 @@
     run = hpcfl.bench("secagg", devices=20, dim=10_000, rounds=10)
     run.table()
 
-In one process the server and all devices are played there. In a script that `mpirun` starts, every
-rank calls the same functions: rank 0 is the server and receives the results, the others receive
-None. Options are those of the commands, with underscores. Nothing here prints, handles signals, or
-ends the process; errors are :class:`~hpcfl.errors.HpcflError`, on every rank.
+A single process plays the server and all devices. In a script that `mpirun` starts, every rank
+calls the same functions; rank 0 is the server and receives the results, the others receive None.
+Options are those of the commands, with underscores. No function prints, handles signals, or ends
+the process; errors are :class:`~hpcfl.errors.HpcflError`, on every rank.
 """
 
 from __future__ import annotations
@@ -72,26 +72,26 @@ def _takes(group: type[OptionGroup]) -> Callable[[F], F]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(reader.Run):
-    """A results file, with its tables and figures.
+    """The run in a results file, with its tables and figures.
 
     Attributes
     ----------
     weights : ndarray of float32, shape (d,), or None
-        The model after the last round, of a training run that has just ended; not in the file.
+        The model after the last round of a training that `train` has just run; not in the file.
     """
 
     weights: NDArray[Any] | None
 
     def summary(self, **link: float | None) -> Summary:
-        """Return what its measured rounds cost.
+        """Return the costs of the measured rounds.
 
-        `link` is ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps``, ``latency_ms`` for the
-        modelled seconds; by default those of the run.
+        `link` is ``uplink_mbps``, ``downlink_mbps``, ``helper_mbps`` and ``latency_ms`` for the
+        modelled seconds; the defaults are the run's own.
         """
         return summarise(self, self.link(**link))
 
     def table(self, **link: float | None) -> Table:
-        """Return what its measured rounds cost, a phase to a row; see `summary`."""
+        """Return the costs of the measured rounds, one row per phase; `link` is as in `summary`."""
         return tables.phases(self.summary(**link))
 
     def plot(self, kind: str, **options: Any) -> Figure:
@@ -112,19 +112,19 @@ class Runs(tuple[Run, ...]):
         columns: Sequence[str] | None = None,
         target_accuracy: float | None = None,
     ) -> Table:
-        """Return what their rounds cost, a configuration to a row, with ratios to a baseline.
+        """Return the costs of rounds, one row per configuration, with ratios to a baseline.
 
-        Runs of one configuration on equal machines are pooled, and so is training with several
-        seeds. Ratios are among runs of the same N, d, dropout and links.
+        Runs of one configuration on equal machines are pooled, and so are trainings that differ
+        only in their seed. Ratios compare runs of the same N, d, dropout and links.
 
         Parameters
         ----------
         baseline : str, optional
-            Its protocol or file; by default secagg's, or the first of those of one size.
+            Protocol or file of the baseline; by default secagg, or else the first run.
         columns : sequence of str, optional
-            Names of :data:`hpcfl.results.columns.COLUMNS` or of options, in the order wanted.
+            Names of :data:`hpcfl.results.columns.COLUMNS` or of options, in the wanted order.
         target_accuracy : float, optional
-            Accuracy that training is to reach; by default the runs' own.
+            Accuracy that training must reach; by default each run's own.
         """
         pools = pooling.group(self, trainings=True)
         found = pooling.summarised(pools, target_accuracy)
@@ -138,24 +138,24 @@ class Runs(tuple[Run, ...]):
         target: float | None = None,
         **link: float | None,
     ) -> pd.DataFrame:
-        """Return a pandas DataFrame with a row for each run, to filter and to group.
+        """Return a pandas DataFrame with one row per run, to filter and to group.
 
-        `columns` are names as ``hpcfl report --columns`` takes them, by default all that a run has
-        by itself, the options that are asked for most, and those in which the runs differ.
-        `target` and `link` are those of `table` and `Run.summary`.
+        `columns` are names as in ``hpcfl report --columns``; by default all but row numbers and
+        ratios, and the options for which a run has a value. `target` is the `target_accuracy` of
+        `table`, and `link` is as in `Run.summary`.
         """
         return frames.of_each_run(self, columns, target, **link)
 
     def rounds_frame(self, **link: float | None) -> pd.DataFrame:
-        """Return a pandas DataFrame with a row for each run and round, warm-up included.
+        """Return a pandas DataFrame with one row per run and round, warm-up included.
 
-        Training that was resumed is one run. Bytes are those of all devices; names of seconds say
-        of which phase and party they are. `link` is that of `Run.summary`.
+        A resumed training is one run. Bytes are sums over all devices. A column of seconds names
+        its phase and party. `link` is as in `Run.summary`.
         """
         return frames.of_each_round(self, **link)
 
     def plot(self, kind: str, **options: Any) -> Figure:
-        """Draw a figure of all, as `hpcfl plot --kind` does."""
+        """Draw a figure of all runs, as `hpcfl plot --kind` does."""
         return plot(self, kind, **options)
 
     def __repr__(self) -> str:
@@ -177,15 +177,14 @@ def bench(
     Parameters
     ----------
     protocol : str or type
-        Name of a protocol, ``"MODULE:CLASS"``, or a class of one's own; with ``resume=FILE``, which
-        says all options, only one's own need be given.
+        Name of a protocol, ``"MODULE:CLASS"``, or your own class. With ``resume=FILE``, the options
+        come from the file, and only your own class must be given.
     progress : callable, optional
         Called at the server with the number of every finished round and its
         :class:`~hpcfl.rounds.timed.Played`.
     **options
-        Those of ``hpcfl bench --help``. A UsageError says that there is no such option, or that
-        they do not go together; if a round fails, which is an HpcflError, those before it are in
-        the file.
+        Those of ``hpcfl bench --help``. Unknown or incompatible options raise a UsageError. If a
+        round fails, an HpcflError is raised, and the rounds before it are in the file.
     """
     from hpcfl.benchmark import session
 
@@ -215,9 +214,9 @@ def train(
 ) -> Run | None:
     """Train a model through an aggregation protocol, as `hpcfl train` does.
 
-    Returns at the server the run, with the `weights` that were reached. `preset` names one of
-    :data:`~hpcfl.training.presets.PRESETS`; all else is as for `bench`, and rounds'
-    results have `figures` besides.
+    Return the run at the server, with the final `weights`. `preset` is a name in
+    :data:`~hpcfl.training.presets.PRESETS`. All else is as in `bench`; the results that `progress`
+    receives also have `figures`.
     """
     from hpcfl.training import session
 
@@ -241,12 +240,12 @@ def sweep(
     seed: int | None = 0,
     progress: Progress | None = None,
 ) -> Runs | None:
-    """Run all combinations of options of `bench` or `train`; those in the folder already are not.
+    """Run the combinations of options of `bench` or `train` that are not yet in the folder.
 
-    `grid` has values of options by name, ``protocol`` or ``algorithm`` among them; those in lists
-    are combined, and ``repeats`` says how often. They run in an order shuffled by `seed`, or with
-    None in that of the grid, in which the server gets them. An HpcflError names the first
-    combination that failed; the others have been run.
+    `grid` has the values of options by name, including ``protocol`` or ``algorithm``. Values in
+    lists are combined, and each combination runs ``repeats`` times. `seed` shuffles the order; with
+    None the order is that of the grid, in which the server always gets the runs. If combinations
+    fail, the others still run, and an HpcflError names the first failure.
     """
     from hpcfl.sweeping import cells, plan, session, states
     from hpcfl.sweeping.manifest import arrange
@@ -273,7 +272,7 @@ def sweep(
 
 
 class Predictions(tuple["Prediction", ...]):
-    """What rounds are predicted to cost, one for each number of devices and coordinates."""
+    """Predicted costs of rounds, one for each number of devices and of coordinates."""
 
     asked: PredictOptions
     calibration: Calibration
@@ -291,7 +290,7 @@ class Predictions(tuple["Prediction", ...]):
 
 @_takes(PredictOptions)
 def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predictions:
-    """Predict what rounds cost, as `hpcfl predict` does, by what `hpcfl calibrate` measured."""
+    """Predict the costs of rounds, as `hpcfl predict` does, from the data of `hpcfl calibrate`."""
     from hpcfl.algorithms.aggregation import find
     from hpcfl.costmodel import model
     from hpcfl.costmodel.calibration import default_path
@@ -322,7 +321,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
 
 @_takes(AdviseOptions)
 def advise(**options: Any) -> Advice:
-    """Return which protocols do what is asked for and what they cost, as `hpcfl advise` does."""
+    """Return the protocols that meet the requirements, and their costs, as `hpcfl advise` does."""
     from hpcfl.advice import advisor
     from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.calibration import load as load_calibration
@@ -340,7 +339,7 @@ def exposure(
 ) -> Exposure:
     """Return what a round exposes, as `hpcfl privacy exposure` does.
 
-    `progress` is called with the number of coordinates that have been simulated since.
+    `progress` is called with the number of coordinates simulated since its last call.
     """
     from hpcfl.algorithms.aggregation import find
     from hpcfl.privacy import exposure as exposures
@@ -362,12 +361,12 @@ def exposure(
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Return the run of a results file; one that cannot be read is an HpcflError."""
+    """Return the run in a results file; a file that cannot be read raises an HpcflError."""
     return _extended(reader.load(Path(path)))
 
 
 def load_many(*paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Runs:
-    """Return the runs of results files, folders and patterns such as ``results/*-100x*.h5``."""
+    """Return the runs in results files, folders and patterns such as ``results/*-100x*.h5``."""
     several = [[one] if isinstance(one, str | os.PathLike) else [*one] for one in paths]
     return Runs(map(load, reader.find([path for some in several for path in some])))
 
@@ -379,7 +378,7 @@ def compare(
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
 
-    A side is a run, or several launches of one configuration, which are pooled.
+    Each side is a run, or several launches of one configuration, which are pooled.
     """
 
     def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
@@ -392,9 +391,9 @@ def compare(
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
-    """Draw a figure of runs, of one of :data:`hpcfl.plots.KINDS`, with the options of `hpcfl plot`.
+    """Draw a figure of one of the :data:`hpcfl.plots.KINDS`, with the options of `hpcfl plot`.
 
-    A UsageError says that there is no such kind or option, or that a run lacks what is drawn.
+    An unknown kind or option, or a run without the data for the figure, raises a UsageError.
     """
     from hpcfl.plots import chosen
 
@@ -412,13 +411,13 @@ def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
 
 
 def _resolved(group: type[Group], protocol: str, given: Mapping[str, Any]) -> Group:
-    """Return the options of a query about a protocol; refuse those that it does not use."""
+    """Return the options of a query about a protocol; refuse options that the protocol ignores."""
     from hpcfl.algorithms.aggregation import find
     from hpcfl.rounds.build import without_dropouts
 
     check_length(given)
     asked = make(group, without_dropouts(protocol, {"protocol": protocol, **given}))
-    # Who drops out and who colludes is asked of every protocol's exposure.
+    # The exposure of every protocol depends on dropouts and colluders.
     asked_of_all = {"dropout", "gamma"} if group is ExposureOptions else set[str]()
     refuse(given, unused(ProtocolOptions, find(protocol).options) - asked_of_all, protocol)
     return asked
@@ -465,7 +464,7 @@ def _plain(value: Any) -> Any:
 
 
 def _command(command: str, what: str | None, options: Mapping[str, Any]) -> list[str]:
-    """Return the equivalent command line, for the record."""
+    """Return the equivalent command line, which is recorded."""
     typed = ["hpcfl", command, *filter(None, [what])]
     for name, value in options.items():
         dashed = f"--{name.replace('_', '-')}"

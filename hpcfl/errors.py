@@ -1,11 +1,11 @@
-"""Errors for users: one sentence that states the problem and the remedy."""
+"""Errors for users, each with a sentence that states the problem and the remedy."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
 
-# What NumPy, HDF5, torch and the system's threads say where memory is short.
+# Messages of NumPy, HDF5, torch and the system's threads when memory is short.
 _OUT_OF_MEMORY = (
     *("array is too big", "Maximum allowed dimension exceeded", "memory allocation failed"),
     *("can't allocate memory", "can't start new thread", "failed to map segment"),
@@ -20,9 +20,9 @@ class HpcflError(Exception):
 
 
 def explained(error: BaseException) -> HpcflError | None:
-    """Return in a sentence what a machine or a number refuses; None for a mistake of the program.
+    """Return the error that explains a limit of the machine; None for a bug in hpcfl.
 
-    Too little memory, a number beyond what a machine counts to, and what the system says of files.
+    The limits are too little memory, too large a number, and errors of the system about files.
     """
     words = " ".join(str(error).split())[:200]
     said = f" ({words})" if words else ""
@@ -45,7 +45,7 @@ def explained(error: BaseException) -> HpcflError | None:
 
 
 class UsageError(HpcflError):
-    """Options, files or a launch that cannot work, found before anything was measured."""
+    """Options, files or a launch cannot work; this is found before anything is measured."""
 
     exit_status = 2
 
@@ -59,13 +59,13 @@ def no_such(
     listed: bool = True,
     place: str = "",
 ) -> UsageError:
-    """Return the error for a name that is none of those known, with the one that may be meant.
+    """Return the error for an unknown name, with the known name that may be meant.
 
-    `what` is named, such as ``protocol``, or an option with its dashes, of which it is the value.
-    `also` says what else could be given, `listed` whether all that is known is listed where nothing
-    is alike, and `place` where it was typed, as the beginning of the sentence.
+    `what` is the kind of thing named, such as ``protocol``, or the option, with its dashes, whose
+    value is `name`. `also` says what else is allowed, and `listed` whether all known names are
+    listed if none is similar. The message begins with `place`, which says where `name` was typed.
     """
-    import difflib  # not by the ranks that hold devices
+    import difflib  # not loaded on ranks that hold devices
 
     known = [*known]
     # A number is not a misspelt form of another one.
@@ -81,7 +81,7 @@ def no_such(
 
 
 class MissingPackageError(UsageError):
-    """A package that only a part of hpcfl needs is not installed; an extra of hpcfl has it."""
+    """A package that only a part of hpcfl needs is missing; an extra of hpcfl installs it."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs {package}: pip install 'hpcfl[{extra}]'")
@@ -100,7 +100,7 @@ class AgreedUsageError(AgreedError, UsageError):
 
 
 class MessageError(HpcflError):
-    """A message that does not have the form that its phase requires.
+    """A message does not have the form that its phase requires.
 
     `sender` is, for example, ``"device 7"`` or ``"the server"``.
     """
@@ -117,7 +117,7 @@ class RefusedError(HpcflError):
 
 
 class BelowThresholdError(HpcflError):
-    """Fewer devices than the secret-sharing threshold are left: the round cannot end."""
+    """Fewer devices are left than the secret-sharing threshold, so the round cannot finish."""
 
 
 class PromiseError(BelowThresholdError):
@@ -125,8 +125,8 @@ class PromiseError(BelowThresholdError):
 
 
 class OwnCodeError(HpcflError):
-    """Code of a user's own raised something that it should not; its traceback is the cause's."""
+    """A user's own code raised an exception, or made hpcfl raise one."""
 
 
 class ValidationError(HpcflError):
-    """A decoded aggregate differs from the sum obtained on the independent path."""
+    """A decoded aggregate differs from the sum that validation computes independently."""

@@ -33,6 +33,13 @@ def captured(program, words):
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
+def told(*arguments):
+    """Return what a command line prints that succeeds."""
+    done = hpcfl(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def invoke(*arguments, **more):
     """Run a command line; return click's result, which holds the command's exception."""
     return CliRunner().invoke(group, [str(argument) for argument in arguments], **more)

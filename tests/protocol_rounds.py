@@ -32,7 +32,6 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import NOBODY
 
-SERVER = 2**32 - 1
 SECURE = ("secagg", "sparse", "secagg-graph", "cohort", "common")
 # Protocols on a ring, where the server sends each device a separate message.
 SCATTERING = ("secagg-graph", "cohort")
@@ -541,22 +540,11 @@ def expelled_list(played, receiver, expelled):
     return raw(count + bits_near(played, receiver, expelled))
 
 
-# secrets of pairs, and keys of another device
-
-
-def agreed(played, id, public):
-    """Return the secret that a device's mask key agrees on with this public mask key (X25519)."""
+def pair_secret(played, id, other):
+    """Return the secret from which the masks of two devices are derived, by X25519."""
     private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
-    return private.exchange(X25519PublicKey.from_public_bytes(public))
-
-
-def pair_secret(played, id, other, public=None):
-    """Return the secret from which the masks of two devices are derived.
-
-    `public` is the other device's mask key, by default the one that it sent.
-    """
-    public = played.sent("advertise_keys")[other][32:] if public is None else public
-    secret = agreed(played, id, public)
+    public = X25519PublicKey.from_public_bytes(played.sent("advertise_keys")[other][32:])
+    secret = private.exchange(public)
     (found,) = played.protocol.mask_secrets(played.index, id, [other], [secret])
     return bytes(found)
 

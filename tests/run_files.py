@@ -6,6 +6,11 @@ import numpy as np
 from hpcfl.results.record import KNOWN, RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
+# Columns of a run that its seeds fix.
+FIXED = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+    *("survived", "validated", "warmup"),
+)
 PHASES = ("share_keys", "masked_input", "unmask")
 
 CONFIG = {
@@ -64,6 +69,23 @@ def simple_record(scale=1, *, warmup=False, validated=True):
     return record
 
 
+def ranked_record(scale, **options):
+    """Return such a round with times of three ranks, the second and third of which begin later.
+
+    Each of its phases is half a second of computing, a quarter in MPI and a little waiting, all
+    `scale` times as long.
+    """
+    record = simple_record(scale, **options)
+    record.begin_seconds = scale * np.array([[0.0, 0.1, 0.2], [1.0] * 3, [2.0] * 3])
+    record.computing_seconds = np.full((3, 3), 0.5 * scale)
+    record.mpi_seconds = np.full((3, 3), 0.25 * scale)
+    record.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
+    record.end_seconds = record.begin_seconds + 0.8 * scale
+    record.skew_seconds, record.clock_uncertainty_seconds = 0.002 * scale, 3e-6
+    record.clock_offset_seconds = np.array([0.0, 5.0, -5.0])
+    return record
+
+
 def assert_holds(run, records):
     """Check that a run, or a dict of its arrays, holds exactly these rounds."""
     expected = list(records)
@@ -107,6 +129,45 @@ def write_run(path, records=(), *, status="complete", rounds=None, environment=N
     for record in records:
         writer.append(record)
     writer.close(status)
+    return path
+
+
+FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "epsilon_proven")
+
+
+def write_growing(
+    path,
+    protocol="sparse",
+    devices=4,
+    dim=10,
+    *,
+    rounds=7,
+    training=False,
+    facts=None,
+    **config,
+):
+    """Write a run of two phases whose seconds and bytes grow with devices and parameters."""
+    with new_writer(
+        path,
+        protocol=protocol,
+        config={"dim": dim, "alpha": 0.1} | config,
+        environment={"transport": "loopback"} | (facts or {}),
+        phases=PHASES[:2],
+        devices=devices,
+        rounds=rounds,
+        training=FIGURES if training else (),
+    ) as writer:
+        for k in range(1, rounds + 1):
+            slower = 1 + 0.1 * (k - 1)
+            record = RoundRecord.empty(2, devices)
+            record.bytes_up[0], record.bytes_up[1] = 16 * devices, 4 * dim
+            record.messages_up[:] = 1
+            record.cpu_seconds[:] = 1e-3 * devices * slower
+            record.wall_seconds[:] = 2e-3 * devices * (1 + 0.1 * np.arange(devices + 1))
+            record.round_seconds = 1e-2 * devices * slower
+            record.survived[:] = record.validated = True
+            values = dict(zip(FIGURES, (0.1 * k, 1e6 * k, 0.5, 1.5 * k, 1.0 * k), strict=True))
+            writer.append(record, values if training else None)
     return path
 
 

@@ -1,11 +1,12 @@
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
-import commandline
 import pytest
+from commandline import told
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -16,16 +17,9 @@ def _among_the_examples(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-def hpcfl(folder, *arguments):
-    """Run the command line; return its output."""
-    done = commandline.hpcfl(*arguments, "--output", folder)
-
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
-    out = hpcfl(tmp_path, "bench", "own_protocol:SignSum", "--devices", 6, "--dim", 1001)
+    size = ("--devices", 6, "--dim", 1001)
+    out = told("bench", "own_protocol:SignSum", *size, "--output", tmp_path)
 
     assert "validated     12/12" in out
     # An envelope of 16 bytes and a bit for each coordinate.
@@ -34,9 +28,8 @@ def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
 
 def test_the_model_of_the_examples_trains(tmp_path):
     pytest.importorskip("torch")
-    out = hpcfl(
-        tmp_path, "train", "fedavg", "--devices", 5, "--rounds", 2, "--model", "own_model:network"
-    )
+    size = ("--devices", 5, "--rounds", 2, "--output", tmp_path)
+    out = told("train", "fedavg", "--model", "own_model:network", *size)
 
     assert "own_model:network, 2730 parameters" in out
 
@@ -52,16 +45,35 @@ def cells_of(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     notebook = ModuleType("notebook_of_examples")
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    return shown_by(sources, vars(notebook))
+
+
+def shown_by(sources, variables):
+    """Run sources one after the other; return the values of those that end with an expression."""
     shown = []
     for source in sources:
         body = ast.parse(source.replace("%matplotlib inline\n", "")).body
         last = body.pop() if isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), "<cell>", "exec"), vars(notebook))
-        if isinstance(last, ast.Expr):
-            shown.append(
-                eval(compile(ast.Expression(last.value), "<cell>", "eval"), vars(notebook))
-            )
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), variables)
+        if last is not None:
+            shown.append(eval(compile(ast.Expression(last.value), "<cell>", "eval"), variables))
     return shown
+
+
+@pytest.mark.full
+def test_the_code_of_the_page_on_results_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    page = (EXAMPLES.parent / "docs/python.md").read_text(encoding="utf-8")
+    text = page.partition("\n## Tables\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    runs, sparse, by_protocol, modelled = shown_by(blocks, {})
+
+    assert len(blocks) == 4
+    assert repr(runs).startswith("<Runs: 4>\n  <Run: secagg, N=10, d=1000, 8 rounds, median ")
+    assert sparse.devices.tolist() == [10, 20]
+    assert by_protocol.notna().all(axis=None)
+    assert len(modelled) == 4
 
 
 @pytest.mark.full

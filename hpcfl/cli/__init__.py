@@ -1,4 +1,4 @@
-"""The command line: what the user types."""
+"""The command line of hpcfl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "slurm": "Write job scripts for Slurm.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
-# Modules with several commands; the others are called as theirs.
+# Modules of the commands that share one; every other command's module has the command's name.
 _HOMES = {
     "advise": "predict",
     "calibrate": "predict",
@@ -109,8 +109,8 @@ def group() -> None:
 def main() -> None:
     """Run the command line.
 
-    Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 ended
-    by a signal in such a way that it can be resumed, 130 interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 stopped by a
+    signal but resumable, 130 interrupted.
     """
     try:
         with warnings.catch_warnings():
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def _say(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
-    """Print what a package warns of in a line, without a line of the program."""
+    """Print a package's warning in one line, without the line of code that caused it."""
     words = " ".join(str(message).split())
     if issubclass(category, RuntimeWarning):
         words = f"numbers are too large, too small or missing, and so may be results ({words})"

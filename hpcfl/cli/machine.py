@@ -1,4 +1,4 @@
-"""What is about this machine: `hpcfl doctor`, `hpcfl data` and `hpcfl netlab`."""
+"""Commands about this machine: `hpcfl doctor`, `hpcfl data` and `hpcfl netlab`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcfl.cli.options import PLACE, Command, Group
 from hpcfl.cli.terminal import alone, json_option
 from hpcfl.errors import UsageError
 
-MOST_HOSTS = 1000  # of a lab: a bridge of Linux has 1024 ports
+MOST_HOSTS = 1000  # of a netlab; a Linux bridge has 1024 ports
 RATE = click.FloatRange(0.1, 100_000)
 
 

@@ -1,4 +1,4 @@
-"""Options of the command line, made from the fields that define them in `hpcfl.options`."""
+"""Click options made from the fields that define them in `hpcfl.options`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 from hpcfl.options.definition import Option, options_of
 
 Function = Callable[..., Any]
-# What the value of --output and of similar options is.
+# The type of the values of --output and similar options.
 PLACE = click.Path(path_type=Path)
 METAVARS = {int: "N", float: "X", Path: "PATH", tuple[int, ...]: "N[,...]"}
-SUBJECT = "subject"  # of a context's `meta`: what is typed right behind the command
+SUBJECT = "subject"  # key in a context's `meta` for the word typed after the command
 
 
 class Listed(Protocol):
@@ -25,7 +25,7 @@ class Listed(Protocol):
 
 
 class DefinedOption(click.Option):
-    """An option made from a field; the help has it under the heading of the field's class."""
+    """An option made from a field; the help shows it under the heading of the field's class."""
 
     def __init__(self, *names: Any, about: Option, **more: Any) -> None:
         super().__init__(*names, **more)
@@ -33,10 +33,10 @@ class DefinedOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has options under headings, and lists what it can be called with.
+    """A command whose help shows options under headings and lists the possible subjects.
 
-    Behind its subject, as in ``hpcfl bench secagg --help``, the help leaves out the options that
-    `unused` says the subject has no use for.
+    After a subject, as in ``hpcfl bench secagg --help``, the help leaves out the options that
+    `unused` returns for the subject.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the lists and the options, those of a heading in the order of their definitions."""
+        """Write the lists, and the options of each heading in the order of their definitions."""
         subject = ctx.meta.get(SUBJECT)
         unused = () if subject is None else self._unused(subject)
         sections: dict[str, list[tuple[str, str]]] = {
@@ -82,8 +82,8 @@ class Group(click.Group):
 def options(group: type, *, defaults: bool = True) -> Callable[[Function], Function]:
     """Return a decorator that adds the options of a dataclass to a command.
 
-    The command is called with the text of each, None for what was not typed; see `given`. The help
-    shows `defaults` unless they are not the command's.
+    The command receives the text of each option, None if it was not typed; see `given`. Without
+    `defaults`, the help hides the dataclass's defaults, because the command has others.
     """
 
     def decorate(command: Function) -> Function:
@@ -95,12 +95,12 @@ def options(group: type, *, defaults: bool = True) -> Callable[[Function], Funct
 
 
 def given(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was typed, of the values that a command is called with."""
+    """Return the values that were typed, among those that a command receives."""
     return {name: value for name, value in typed.items() if value is not None and value != ()}
 
 
 def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
-    """Return the decorator for an option; whatever is typed, its definition reads it."""
+    """Return the decorator for an option, whose definition parses the typed text."""
     help = about.help
     if about.choices:
         help += f" One of {', '.join(about.choices)}."
@@ -108,7 +108,7 @@ def _option(about: Option, defaults: bool) -> Callable[[Function], Function]:
         help += f"  [default: {default}]"
     known: dict[str, Any] = {"cls": DefinedOption, "about": about, "help": help, "default": None}
     if about.type is bool:
-        # What is so unless something else is said can only be said not to be.
+        # A flag that is not off by default needs a way to switch it off.
         no = f"/--no-{about.dashed}" if about.default is not False else ""
         return click.option(f"--{about.dashed}{no}", about.name, is_flag=True, **known)
     known["metavar"] = METAVARS.get(about.type, about.name.rpartition("_")[2].upper())

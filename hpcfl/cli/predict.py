@@ -1,4 +1,4 @@
-"""What rounds would cost: `hpcfl predict`, `hpcfl advise`, and `hpcfl calibrate` for both."""
+"""Commands that predict costs: `hpcfl predict`, `hpcfl advise`, and `hpcfl calibrate` for both."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
         find(name)  # refuses a wrong name before minutes are spent
     with progress_bar(len(names), "calibrate") as bar:
         found = learning.calibrate(names, lambda name: bar.update(1))
-    with suppress(HpcflError):  # where there is none to add to
+    with suppress(HpcflError):  # if there is no calibration to add to
         found = load(path).updated(found)
     found.save(path)
     click.echo(f"Calibration: {told}")

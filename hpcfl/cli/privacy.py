@@ -1,4 +1,4 @@
-"""What is hidden and what leaks: `hpcfl privacy`, `hpcfl optimize` and `hpcfl attack`."""
+"""Commands about privacy: `hpcfl privacy`, `hpcfl optimize` and `hpcfl attack`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def exposure(as_json: bool, **typed: Any) -> None:
 
 
 def _account(name: str) -> click.Command:
-    """Return the command that keeps the account of an algorithm; its settings are the options."""
+    """Return the command for an algorithm's privacy account, whose settings are its options."""
     kind = find_private(name).account
 
     @click.command(name, cls=Command, short_help=f"The account of {name}.")
@@ -87,7 +87,7 @@ def _account(name: str) -> click.Command:
 
 
 class _Algorithms(Group):
-    """A command for each private algorithm, or for MODULE:CLASS; only that one is imported."""
+    """A command for each private algorithm or MODULE:CLASS; only the algorithm used is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*PRIVATE]

@@ -1,4 +1,4 @@
-"""What stored runs show: `hpcfl report`, `hpcfl compare` and `hpcfl plot`."""
+"""Commands that evaluate stored runs: `hpcfl report`, `hpcfl compare` and `hpcfl plot`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def report(paths: tuple[str, ...], form: str, as_json: bool, **typed: Any) -> No
 
 
 def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
-    """Return in a format what rounds cost: of one run, or of several side by side."""
+    """Return the costs of one run, or of several runs side by side, in a format."""
     from hpcfl.report import jsontext
     from hpcfl.results import pooling, tables
     from hpcfl.results.summary import beside
@@ -89,7 +89,7 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
     pools = pooling.group(runs, trainings=True)
     found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
-    # Refuses a baseline that there is not, whatever is printed.
+    # Called for every format, because it refuses an unknown baseline.
     compared = tables.comparison(
         summaries,
         asked.baseline,
@@ -109,7 +109,7 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
 
 
 def _one(pool: Pool, summary: Summary, form: str) -> str:
-    """Return one run for a reader."""
+    """Return the full report of one run."""
     from hpcfl.results import ranktimes, tables
 
     if form != "terminal":
@@ -128,7 +128,7 @@ def _rendered(table: Table, form: str) -> str:
 
 
 def _share(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return a share in per cent or as a fraction below 1: 5 could mean 5 % or five times."""
+    """Return the share that 5% or 0.05 means; refuse 5, which could mean 5 % or five times."""
     if value is None:
         return None
     try:

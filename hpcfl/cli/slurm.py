@@ -13,7 +13,7 @@ from hpcfl.slurm.script import KINDS, Job, render
 
 
 class _JobCommand(Command):
-    """A command that keeps what follows -- for hpcfl, and gives what it does not know to sbatch."""
+    """A command that keeps arguments after -- for hpcfl, and passes unknown options to sbatch."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -70,7 +70,7 @@ def probe_command() -> None:
 
 
 def _job(typed: dict[str, Any]) -> Job:
-    """Return a job; a mistake in its command line is refused before it has waited for its turn."""
+    """Return a job; refuse a mistake in its command line now, before the job waits in the queue."""
     from hpcfl.algorithms import aggregation, federated
     from hpcfl.options.bench import DP_FEDAVG
     from hpcfl.options.definition import make
@@ -82,7 +82,7 @@ def _job(typed: dict[str, Any]) -> Job:
         wanted: click.Command = getattr(importlib.import_module(f"hpcfl.cli.{name}"), name)
         with wanted.make_context(name, list(arguments)) as context:
             protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))
-        # One's own (MODULE:CLASS) may be found where the job runs, and not here.
+        # A user's own MODULE:CLASS may exist only where the job runs.
         if protocol is not None and ":" not in protocol:
             aggregation.find(protocol, others=(DP_FEDAVG,))
         if algorithm is not None and ":" not in algorithm:

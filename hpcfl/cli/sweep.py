@@ -167,7 +167,7 @@ def _run(output: Path, prepare: Callable[[int], Manifest], index: int | None) ->
 
         outcomes = session.run(world, cells, output, begun, ended, Spoken(lambda: bar.update(1)))
     if first:
-        # The other ranks, often a hundred on a machine, do not load what reads files.
+        # The other ranks, often a hundred on a machine, do not load the modules that read files.
         from hpcfl.sweeping.tables import render_results
 
         click.echo(render_results(output, outcomes))

@@ -1,4 +1,4 @@
-"""What several commands do in a terminal."""
+"""Output and checks of input files that several commands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def footer_wanted(as_json: bool) -> bool:
-    """Return whether lines for other programs end what is printed: they read no terminal."""
+    """Return whether to print lines for other programs at the end: not in JSON or on a terminal."""
     return not as_json and not launch.output_is_watched()
 
 
@@ -32,13 +32,13 @@ def show_footer(path: Path) -> None:
     from hpcfl.results.footer import footer
     from hpcfl.results.reader import load
 
-    # What happened to the file is on its way out as another error.
+    # Another error already reports what happened to the file.
     with suppress(HpcflError):
         click.echo(footer(load(path)))
 
 
 def alone(command: Command) -> Command:
-    """Let rank 0 alone run a command, where mpirun started it all the same."""
+    """Return a command that only rank 0 runs if mpirun started several ranks."""
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -58,12 +58,12 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
 
 
 def warn(sentence: str) -> None:
-    """Print a warning, a sentence without a full stop, beside what a command prints."""
+    """Print a warning, a sentence without a full stop, to standard error."""
     click.echo(f"warning: {sentence}", err=True)
 
 
 def warn_of_insecurity(insecure: bool) -> None:
-    """Say, at rank 0, what an --insecure-seed means."""
+    """Warn, if `insecure`, that --insecure-seed makes keys and noise predictable."""
     if insecure:
         warn("--insecure-seed is given: neither keys nor noise are secret")
 
@@ -73,8 +73,8 @@ def usable_runs(
 ) -> tuple[list[Run], bool]:
     """Return the runs that can be used, and whether all files could be read.
 
-    Warns of the others, and of runs that are incomplete. `objection` returns why a run cannot be
-    used, and `where` describes those that are asked for, see `hpcfl.results.selection.select`.
+    Warns of unusable files and runs, and of incomplete runs. `objection` returns why a run cannot
+    be used, or None. `where` selects runs; see `hpcfl.results.selection.select`.
     """
     from hpcfl.results.reader import find, load_usable
     from hpcfl.results.selection import select
@@ -101,7 +101,7 @@ def usable_runs(
 
 
 def progress_bar(length: int, label: str = "") -> Any:
-    """Return a progress bar, which nobody sees where nobody looks."""
-    # What is not a terminal shows no bar; the label that it would get is dropped here.
+    """Return a progress bar, which prints nothing if no terminal would show it."""
+    # Without a terminal, click prints only the label, which the StringIO discards.
     stream = launch.terminal_for_progress() or io.StringIO()
     return click.progressbar(length=length, label=label, file=stream)

@@ -1,4 +1,4 @@
-"""`hpcfl train`: train a real model through an aggregation protocol."""
+"""`hpcfl train`: train a model through an aggregation protocol."""
 
 from __future__ import annotations
 

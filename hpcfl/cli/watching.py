@@ -1,4 +1,4 @@
-"""What a terminal shows of rounds while they are played."""
+"""Terminal output while rounds run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Spoken(RoundObserver):
-    """Passes on warnings and who was refused, and calls `progress` after every round."""
+    """Prints warnings and why devices were refused, and calls `progress` after every round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
@@ -33,7 +33,7 @@ class Spoken(RoundObserver):
 
 
 class Rows(Spoken):
-    """Prints a line for every round of training, under a heading; of private training, epsilons."""
+    """Prints a heading, and a line for every round of training, with epsilons if it is private."""
 
     def __init__(self, private: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
 """Options of commands, each defined once, as a field of a dataclass.
 
-Nothing here imports a heavy package: the command line is built from it.
+No module here imports a heavy package, because the command line is built from these options.
 """

@@ -9,13 +9,13 @@ from hpcfl.options.predict import PredictOptions
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 
-# What can be least, and the figure of a prediction that it is.
+# Criteria to minimise, each with the figure of a prediction that measures it.
 CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseOptions(LinkOptions):
-    """What `hpcfl advise` was asked for; see ``hpcfl advise --help``."""
+    """Options of `hpcfl advise`; see ``hpcfl advise --help``."""
 
     heading = "Options"
     criterion: str = option("time", "Cost to minimise.", choices=tuple(CRITERIA))

@@ -10,7 +10,7 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
 
 DEFAULT_DIM = 165_000
-# How many rounds there may be, in terms of the least number, if nobody sets a limit.
+# Default limit of the number of rounds, as a multiple of the least number, if it may vary.
 DEFAULT_FACTOR = 10
 DP_FEDAVG = "dp-fedavg"
 _NOISE = ("noise_multiplier", "clip_norm")
@@ -18,7 +18,7 @@ _NOISE = ("noise_multiplier", "clip_norm")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(RunOptions):
-    """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
+    """Options of `hpcfl bench`; see ``hpcfl bench --help``."""
 
     heading = "Options"
     protocol: str = field(kw_only=False)
@@ -117,7 +117,7 @@ class BenchOptions(RunOptions):
 
     @property
     def may_vary(self) -> bool:
-        """Whether the number of rounds depends on their measurements."""
+        """Whether the number of rounds depends on the measurements."""
         return self.rel_ci is not None or self.max_seconds is not None
 
     @property
@@ -139,7 +139,7 @@ class BenchOptions(RunOptions):
 
     @property
     def privacy(self) -> PrivacyOptions | None:
-        """The noise of dp-fedavg; None for what adds none."""
+        """The options of dp-fedavg's noise; None for all other protocols."""
         if self.protocol != DP_FEDAVG:
             return None
         noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0}
@@ -147,10 +147,10 @@ class BenchOptions(RunOptions):
         return PrivacyOptions(**noise | {k: v for k, v in given.items() if v is not None})
 
     def recorded(self) -> dict[str, Any]:
-        """Return by name what results files hold."""
+        """Return the values that results files record, by name."""
         return {"protocol": self.summed_by, **recorded(self)}
 
     def identity(self) -> dict[str, Any]:
-        """Return by name all that makes another configuration."""
+        """Return the values that identify a configuration, by name."""
         privacy = self.privacy
         return self.recorded() | {"private": None if privacy is None else asdict(privacy)}

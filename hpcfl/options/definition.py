@@ -2,7 +2,7 @@
 
 Each field defines the command-line option, the keyword of the Python API, the check of the value,
 and the key of a sweep's plan. A field without `option` is a keyword of the API alone.
-Nothing here imports click: with a hundred ranks on a machine, every package is loaded as often.
+Nothing here imports click, because each of a hundred ranks on a machine would load it.
 """
 
 import dataclasses
@@ -20,57 +20,57 @@ from typing import Any, ClassVar, Literal, TypeVar
 from hpcfl.errors import UsageError, no_such
 
 _KEY = "option"
-LARGEST = 2**63 - 1  # of whole numbers, as files keep them
+LARGEST = 2**63 - 1  # largest integer that files store
 
 Mark = Literal[
-    "label",  # figures and tables tell runs apart by it
-    "repeat",  # runs that differ in it are repeats of one configuration
-    "repeat if given",  # the same, but only among runs that have a value, or only among others
-    "repeat if any",  # the same, but a run with 0 is no repeat of one with more
-    "resumable",  # a run may go on with another value
-    "launch",  # it is about one launch of a run: who goes on with the run gives it anew
-    "output",  # the command writes there
-    "unrecorded",  # results files do not hold it
-    "recorded if given",  # they hold it only where it is not the default
+    "label",  # figures and tables show it if runs differ in it
+    "repeat",  # runs that differ only in it are repeats of one configuration
+    "repeat if given",  # the same, but a run without a value does not repeat one with a value
+    "repeat if any",  # the same, but a run with 0 does not repeat one with more
+    "resumable",  # a run may be resumed with another value
+    "launch",  # it applies to one launch of a run, and a resumed run does not keep it
+    "output",  # the command writes to this path
+    "unrecorded",  # results files do not record it
+    "recorded if given",  # results files record it only if it is not the default
 ]
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a field says of its option; `name` and what follows are those of field and class."""
+    """The description of an option; `name` and all after it come from the field and its class."""
 
     help: str  # a sentence
-    choices: tuple[str, ...] = ()  # what a text may be; empty for any text
+    choices: tuple[str, ...] = ()  # allowed texts; empty if any text is allowed
     # The range of a number, or of each of several.
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
     at_most: float | None = None
-    default_text: str = ""  # the default in words, where it depends on something
+    default_text: str = ""  # the default in words, if it depends on something
     marks: tuple[Mark, ...] = ()
     name: str = ""
     type: Any = str  # of a value that is not None
-    optional: bool = False  # whether None is a value
+    optional: bool = False  # whether None is allowed
     default: Any = None
     heading: str = ""  # in the help, see `OptionGroup`
 
     @property
     def dashed(self) -> str:
-        """The name as it is typed, without the dashes in front."""
+        """The name on the command line, without the leading dashes."""
         return self.name.replace("_", "-")
 
     @property
     def default_shown(self) -> str:
-        """The default as it is typed; "" for none."""
+        """The default as typed on the command line; "" if there is none to show."""
         if self.default is None or self.default is MISSING or isinstance(self.default, bool):
             return ""
         several = self.default if isinstance(self.default, tuple) else (self.default,)
         return ",".join(map(str, several))
 
     def read(self, value: Any) -> Any:
-        """Return a value of the option's type, from text or from what a caller gave.
+        """Return a value of the option's type, converted from text or from a caller's value.
 
-        A UsageError says of which type it must be.
+        Raises UsageError if the conversion is impossible.
         """
         if self.choices and type(value) is int:
             value = str(value)
@@ -101,7 +101,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """The range in words."""
+        """The allowed range in words."""
         bounds = (
             ("above", self.above),
             ("at least", self.at_least),
@@ -113,10 +113,7 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """Return a field with a default and a sentence for ``--help``.
-
-    `about` are fields of `Option`.
-    """
+    """Return a field with a default and a help sentence; `about` sets fields of `Option`."""
     return field(default=default, metadata=described(help, **about))
 
 
@@ -126,9 +123,9 @@ def described(help: str, **about: Any) -> dict[str, Option]:
 
 
 def again(group: "type[OptionGroup]", name: str, default: Any, **changed: Any) -> Any:
-    """Return the option of another group with another default, or other fields of `Option`.
+    """Return another group's option as a field with another default or other fields of `Option`.
 
-    A default in words is taken over only with the default that it is said of.
+    The new option keeps `default_text` only if it keeps the default.
     """
     found = options_of(group)[name]
     if default != found.default:
@@ -138,12 +135,12 @@ def again(group: "type[OptionGroup]", name: str, default: Any, **changed: Any) -
 
 @dataclass(frozen=True, kw_only=True)
 class OptionGroup:
-    """Options that belong together; commands take several groups, which they inherit from.
+    """Options that belong together; the options of a command inherit from several groups.
 
-    A UsageError says that a value is out of range.
+    The constructor raises UsageError if a value is out of range.
     """
 
-    heading: ClassVar[str] = "Options"  # in the help, of the options that the class itself has
+    heading: ClassVar[str] = "Options"  # in the help, above the options that the class defines
 
     def __post_init__(self) -> None:
         for name, about in options_of(type(self)).items():
@@ -156,7 +153,7 @@ _known: dict[type, Mapping[str, Option]] = {}
 
 
 def options_of(group: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by their names, its own before those that it inherits."""
+    """Return the options of a dataclass by their names, its own before inherited ones."""
     if group not in _known:
         fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
         types = typing.get_type_hints(group)
@@ -170,7 +167,7 @@ def options_of(group: type) -> Mapping[str, Option]:
 
 
 def _of_field(home: "type[OptionGroup]", one: dataclasses.Field[Any], hint: Any) -> Option:
-    """Return the option of a field of a class, which has annotated it."""
+    """Return the option of the field `one`, which the class `home` annotates with `hint`."""
     about: Option = one.metadata[_KEY]
     optional = isinstance(hint, UnionType)
     return dataclasses.replace(
@@ -189,11 +186,11 @@ def names(group: type, *marks: Mark) -> list[str]:
 
 
 def make(group: type[Group], given: Mapping[str, Any]) -> Group:
-    """Return the options that keywords, or texts of a command line, stand for.
+    """Return a group of options from keyword values or from texts of a command line.
 
-    What is not in `given` has its default, and so has None where that is no value of the option. A
-    text is read as on the command line. A UsageError says that there is no such option, that one is
-    missing, or that a value is of the wrong type or out of range.
+    An option has its default if it is not in `given`, or is None there and does not allow None.
+    Texts are read as on the command line. Raises UsageError if an option is unknown or missing, or
+    if a value is of the wrong type or out of range.
     """
     known = options_of(group)
     fields = {one.name: one.default for one in dataclasses.fields(group)}
@@ -210,7 +207,7 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
 
 
 def stated(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given without None where it says nothing: that is no value of the option."""
+    """Return `given` without the None of each option that does not allow None."""
     known = options_of(group)
     return {
         name: value
@@ -220,17 +217,17 @@ def stated(group: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(options: OptionGroup, group: type[OptionGroup]) -> dict[str, Any]:
-    """Return by name the values that options have for a group that they inherit."""
+    """Return the values of an inherited group's options, by name."""
     return {one.name: getattr(options, one.name) for one in dataclasses.fields(group)}
 
 
 def part(options: OptionGroup, group: type[Group]) -> Group:
-    """Return one of the groups that options inherit, by itself."""
+    """Return the values of an inherited group as an instance of that group."""
     return group(**values_of(options, group))
 
 
 def recorded(options: OptionGroup) -> dict[str, Any]:
-    """Return by name the values that results files hold."""
+    """Return the values that results files record, by name."""
     known = options_of(type(options))
     plain = [one for one in dataclasses.fields(options) if one.name not in known]
     found = {one.name: getattr(options, one.name) for one in plain if one.default is not MISSING}
@@ -243,9 +240,9 @@ def recorded(options: OptionGroup) -> dict[str, Any]:
 
 
 def asked_for(options: OptionGroup) -> dict[str, Any]:
-    """Return by name what options say that is not the default, for JSON; `make` reads it again.
+    """Return the values that are not the default, by name, for JSON; `make` reads them again.
 
-    Options of one launch are not among it.
+    Options that apply to one launch are left out.
     """
     from hpcfl.system.outputs import without_home
 
@@ -260,7 +257,7 @@ def asked_for(options: OptionGroup) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any) -> Any:
-    """Return a value as one of the types in `TYPES`; TypeError or ValueError if it is none."""
+    """Return a value as a type in `TYPES`; raise TypeError or ValueError if it cannot be one."""
     if kind == tuple[int, ...]:
         several = value.split(",") if isinstance(value, str) else value
         several = several if hasattr(several, "__iter__") else [several]
@@ -278,7 +275,7 @@ def _converted(kind: Any, value: Any) -> Any:
     elif kind is Path:
         return Path(os.path.expanduser(value))
     elif kind is float and isinstance(value, str) and "/" in value:
-        return float(Fraction(value))  # a third is said exactly so, as gamma often is
+        return float(Fraction(value))  # for 1/3, a common value of gamma
     return kind(value)
 
 

@@ -8,13 +8,13 @@ from hpcfl.options.definition import again, option
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.options.shared import DEVICES
 
-# The papers' fraction of colluding devices.
+# The fraction of colluding devices in the papers.
 COLLUDING = Fraction(1, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExposureOptions(MaskingOptions):
-    """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
+    """Options of `hpcfl privacy exposure`; see ``hpcfl privacy exposure --help``."""
 
     heading = "Options"
     protocol: str = field(kw_only=False)

@@ -1,6 +1,6 @@
-"""Data sets and models: their names, which options offer, and what goes by them.
+"""Names and properties of data sets and models, which options offer as choices.
 
-Apart from the modules that read and build them, which take NumPy and torch.
+They are apart from the modules that read data and build models, which import NumPy and torch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DatasetKind:
-    """A data set as its publisher has it."""
+    """The properties of a data set as it was published."""
 
     shape: tuple[int, ...]  # of a sample
     classes: int
-    model: str  # that it is trained with unless another one is asked for
-    folder: str | None = None  # folder of its files, also the name to fetch them by; None without
+    model: str  # default model for it
+    folder: str | None = None  # folder of its files, also the name to fetch them by; None if none
 
 
 DATASETS = {
@@ -30,7 +30,7 @@ DATASETS = {
 FILES = tuple(name for name, kind in DATASETS.items() if kind.folder is not None)
 """Data sets that are read from files."""
 
-# The data set that each model is for, which says how large its inputs are.
+# The data set that each model is made for, which determines the size of its inputs.
 MODELS = {
     "softmax": "mnist",
     "2nn": "mnist",

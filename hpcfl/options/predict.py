@@ -11,18 +11,18 @@ from hpcfl.options.shared import DEVICES, DIM, LinkOptions
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(ProtocolOptions, LinkOptions):
-    """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
+    """Options of `hpcfl predict`; see ``hpcfl predict --help``."""
 
     heading = "Options"
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
     dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
-    model: str | None = None  # that says how long vectors are, in place of dim
+    model: str | None = None  # sets the length of the vectors, in place of `dim`
     calibration: Path | None = option(
         None, "File of 'hpcfl calibrate'.", default_text="this host's"
     )
-    # What is predicted are rounds of one kind: devices drop out before their upload, exactly as
-    # many as --dropout says, and vectors are gathered. What changes little is no option.
+    # Predicted rounds are of one kind: exactly the fraction --dropout of the devices drops out
+    # before the upload, and vectors are gathered. The others change predictions little.
     dropout_model: str = "exact"
     dropout_phase: str | None = None
     upload: str = "gather"

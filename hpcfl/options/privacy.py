@@ -12,7 +12,7 @@ class _Group(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseOptions(_Group):
-    """Of all private algorithms: the noise, and what it may cost."""
+    """Options of all private algorithms: the noise, and the privacy that it may spend."""
 
     sigma: float | None = option(
         None,
@@ -39,8 +39,8 @@ class NoiseOptions(_Group):
         choices=("paper", "proven"),
     )
     delta: float = option(1e-5, "Target delta.", above=0, below=1)
-    # Draw the noise from a generator that is fast but not cryptographic, and repeats itself for the
-    # recorded seed: epsilon is infinite.
+    # Draw the noise from a fast generator that is not cryptographic. Anybody can draw it again with
+    # the recorded seed, so epsilon is infinite.
     fast_noise: bool = False
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class StepNoiseOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvexOptions(_Group):
-    """Of algorithms whose account is tighter for convex losses."""
+    """Options of algorithms whose privacy account is tighter for convex losses."""
 
     convex: bool = option(
         False,
@@ -78,7 +78,7 @@ class ConvexOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismOptions(_Group):
-    """Of algorithms with noise of several distributions."""
+    """Options of algorithms that offer several distributions of the noise."""
 
     mechanism: str = option(
         "gaussian",
@@ -90,7 +90,7 @@ class MechanismOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateNoiseOptions(_Group):
-    """Of noise on the sum of updates."""
+    """Options of algorithms that add noise to the sum of updates."""
 
     noise: str = option(
         "central",
@@ -102,7 +102,7 @@ class UpdateNoiseOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class NormOptions(_Group):
-    """Of users who are kept by their norms."""
+    """Options of algorithms that keep users by the norms of their updates."""
 
     first_stage: int | None = option(
         None,

@@ -1,7 +1,6 @@
-"""Options of aggregation protocols, in groups of which each protocol declares those that it has.
+"""Options of aggregation protocols, in groups; each protocol declares the groups that it uses.
 
-A protocol's class names its groups in `Options`. Whatever is in none of them cannot be given:
-see `refuse`.
+A protocol's class lists its groups in `options`; `refuse` rejects all other options.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -17,7 +16,7 @@ WIDTHS = range(8, 33, 4)
 
 
 def group_of(family: str, bits: int | str) -> str:
-    """Return the name of a family's group of so many bits: rings, or fields."""
+    """Return the name of the group of `bits` bits in a family, ``ring`` or ``field``."""
     return "fq" if (family, str(bits)) == ("field", "32") else f"{family}{bits}"
 
 
@@ -67,16 +66,16 @@ class CommonOptions(_Group):
         "Gather the vectors, or sum them on the way by MPI_Reduce.",
         choices=("gather", "reduce"),
     )
-    # A round fails, because too many devices dropped out, with a probability of at most 2 to the
-    # power of minus this.
+    # The probability that a round fails because too many devices drop out is at most 2 to the power
+    # of minus this.
     correctness_bits: int = 20
-    # Encoding of the positions of coordinates: the shorter one of bitmap and gaps, or one of them.
+    # Encoding of the positions of coordinates: bitmap, gaps, or auto for the shorter of the two.
     locations: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseOptions(_Group):
-    """Of protocols whose devices send some of their coordinates."""
+    """Options of protocols whose devices send some of their coordinates."""
 
     alpha: float = option(
         0.1,
@@ -89,7 +88,7 @@ class SparseOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions(_Group):
-    """Of protocols with masks between pairs of devices."""
+    """Options of protocols with masks between pairs of devices."""
 
     degree: int | None = option(
         None,
@@ -107,12 +106,12 @@ class GraphOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingOptions(SparseOptions, GraphOptions):
-    """What says who masks a coordinate with whom."""
+    """Options that decide which devices mask a coordinate with each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CohortOptions(_Group):
-    """Of protocols whose coordinates are each sent by a cohort."""
+    """Options of protocols in which a cohort of devices sends each coordinate."""
 
     min_cohort: int = option(
         1,
@@ -124,7 +123,7 @@ class CohortOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ThreatOptions(_Group):
-    """Of protocols, and of noise, whose promises depend on who colludes."""
+    """Options of protocols and noise whose promises depend on who colludes."""
 
     gamma: float = option(
         0.1,
@@ -143,7 +142,7 @@ class ThreatOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedOptions(_Group):
-    """Of protocols that sum integers in a group."""
+    """Options of protocols that sum integers in a group."""
 
     bits: str | None = option(
         None,
@@ -193,7 +192,7 @@ class TransportOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class CommitteeOptions(_Group):
-    """Of protocols with a committee."""
+    """Options of protocols with a committee."""
 
     committee: int | None = option(
         None,
@@ -207,7 +206,7 @@ class CommitteeOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class HelperOptions(_Group):
-    """Of protocols with helpers."""
+    """Options of protocols with helpers."""
 
     helpers: int | None = option(
         None,
@@ -220,7 +219,7 @@ class HelperOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadOptions(_Group):
-    """Of protocols that mask whole vectors."""
+    """Options of protocols that mask whole vectors."""
 
     threads: int = option(
         1,
@@ -251,10 +250,10 @@ def unused(known: type[OptionGroup], declared: Iterable[type[OptionGroup]]) -> s
 
 
 def refuse(given: Mapping[str, Any], unused: Set[str], whose: str) -> None:
-    """Refuse, by UsageError, an `unused` option that is given.
+    """Raise UsageError if an `unused` option is given.
 
-    What counts is that an option is given, not its value: whoever gives it expects it to do
-    something. A flag that is not set cannot be typed, and counts as not given.
+    The value does not matter, because whoever gives an option expects it to have an effect. None
+    and False count as not given: nobody can type a flag that is not set.
     """
     for name, value in given.items():
         if name in unused and value is not None and value is not False:

@@ -7,14 +7,14 @@ from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import TrainOptions
 
 _OWN = {"default_text": "the run's own"}
-# What there can be more and more of in tables and figures of scaling, and what one of it is called.
+# Resources that grow in scaling tables and figures, with their names there.
 SCALES = {
     "ranks": "ranks that hold devices",
     "nodes": "nodes",
     "server-ranks": "ranks of the server",
     "threads": "threads of a rank",
 }
-# What can be compared, each with its unit.
+# Metrics that can be compared, each with its unit.
 METRICS = {
     "round_seconds": "s",
     "device_cpu_seconds": "s",
@@ -31,7 +31,7 @@ METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LinkAsked(OptionGroup):
-    """The link whose seconds are modelled, in place of a run's own."""
+    """Options of the link of the modelled seconds, which replace a run's own."""
 
     uplink_mbps: float | None = again(LinkOptions, "uplink_mbps", None, **_OWN)
     downlink_mbps: float | None = again(LinkOptions, "downlink_mbps", None, **_OWN)
@@ -41,7 +41,7 @@ class LinkAsked(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(LinkAsked):
-    """Which runs `hpcfl report` shows, and what of them."""
+    """Options that choose the runs that `hpcfl report` shows, and what it shows of them."""
 
     where: str | None = option(
         None,
@@ -76,7 +76,7 @@ class ReportOptions(LinkAsked):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(OptionGroup):
-    """How two configurations are compared; see ``hpcfl compare --help``."""
+    """Options of `hpcfl compare`; see ``hpcfl compare --help``."""
 
     metric: str = option(
         "round_seconds",

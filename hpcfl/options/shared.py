@@ -9,8 +9,8 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.options.protocols import ProtocolOptions
 
-# What the numbers of devices, coordinates and rounds have in common wherever they are options:
-# positions and counts of elements are sent as 32-bit numbers, and so is the number of a round.
+# Ranges of the numbers of devices, coordinates and rounds in all commands. Messages hold positions,
+# counts of elements and round numbers in 32 bits.
 DEVICES: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
 DIM: dict[str, Any] = {"at_least": 1, "at_most": 2**32 - 1}
 ROUNDS: dict[str, Any] = {"at_least": 1, "at_most": 2**31 - 1}
@@ -19,7 +19,7 @@ _MBPS: dict[str, Any] = {"at_least": 1e-9}
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOptions(OptionGroup):
-    """The link between a device and the server, of the modelled seconds."""
+    """Options of the links for which seconds are modelled."""
 
     heading = "Modelled links"
 
@@ -40,7 +40,7 @@ class LinkOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOptions(OptionGroup):
-    """Where random numbers come from that need not be secret."""
+    """Options of random numbers that need not be secret."""
 
     heading = "Randomness"
 
@@ -54,7 +54,7 @@ class SeedOptions(OptionGroup):
 
 
 def check_length(given: Mapping[str, Any]) -> None:
-    """Refuse, by UsageError, to be given the vectors' length by two options."""
+    """Raise UsageError if two options set the length of the vectors."""
     for name in ("dim", "updates"):
         if given.get("model") is not None and given.get(name) is not None:
             raise UsageError(
@@ -64,7 +64,7 @@ def check_length(given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ProtocolOptions, LinkOptions, SeedOptions):
-    """What `hpcfl bench` and `hpcfl train` have in common."""
+    """Options that `hpcfl bench` and `hpcfl train` have in common."""
 
     heading = "Results file"
 

@@ -13,10 +13,10 @@ from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(OptionGroup):
-    """How a device trains between two rounds of communication: SGD with momentum.
+    """Options of a device's training between two rounds of communication: SGD with momentum.
 
-    Exactly one of `epochs` and `steps` is given. Steps go over as many newly shuffled passes as
-    they take, and the velocity starts each round at zero.
+    Exactly one of `epochs` and `steps` is given. The steps take as many newly shuffled passes over
+    the data as they need, and the velocity starts each round at zero.
     """
 
     heading = "Local training"
@@ -53,7 +53,7 @@ class LocalOptions(OptionGroup):
         1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, marks=("label",)
     )
     weight_decay: float = 0.0
-    # "sqrt" divides the learning rate also by the square root of the round's number, from 1.
+    # "sqrt" also divides the learning rate by the square root of the round's number, from 1.
     schedule: str = "decay"
 
     def __post_init__(self) -> None:
@@ -67,16 +67,16 @@ class LocalOptions(OptionGroup):
         return rate / math.sqrt(round_index + 1) if self.schedule == "sqrt" else rate
 
     def divisor(self, samples: int) -> int:
-        """Return what a private step divides its sum of gradients by, on a device of `samples`.
+        """Return the divisor of the sum of gradients in a private step of a device.
 
-        It is the batch size, also where a device has fewer samples than that.
+        It is the batch size, even if the device has fewer `samples`; `samples` for batch size 0.
         """
         return self.batch_size or max(1, samples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
-    """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
+    """Options of `hpcfl train`; see ``hpcfl train --help``."""
 
     heading = "Options"
     algorithm: str = field(kw_only=False)
@@ -100,7 +100,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     partition: str = option(
         "iid", "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer."
     )
-    data_fraction: float = 1.0  # of its data that every device uses
+    data_fraction: float = 1.0  # fraction of its data that every device uses
     model: str | None = option(
         None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
     )
@@ -131,7 +131,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
         marks=("label",),
     )
-    # What a training has little reason to set, and a benchmark offers.
+    # Options of benchmarks that training has little reason to set.
     scaling: str = "survivors"
     upload: str = "gather"
     dropout_model: str = "exact"

@@ -1,1 +1,1 @@
-"""How results are shown: number formats, one model of a table, and markup."""
+"""Presentation of results: number formats, a model of tables, and markup."""

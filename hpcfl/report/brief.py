@@ -7,19 +7,19 @@ from typing import Any
 
 from hpcfl.report import formats
 
-WIDTH = 98  # letters of a line, with room for the indent of a list
-_LISTED = 8  # objects of a list that are shown
+WIDTH = 98  # characters per line, with room for the indent of a list
+_LISTED = 8  # most items of a list that are shown
 
 
 def line(kind: str, *parts: Any, end: str = "") -> str:
-    """Return ``<Kind: part, part, end>``, cut where it is too long; empty parts are left out."""
+    """Return ``<Kind: part, part, end>`` without empty parts, truncated if it is too long."""
     told = ", ".join(formats.words(part) for part in (*parts, end) if part not in (None, ""))
     text = f"{kind}: {told}"
     return f"<{text if len(text) <= WIDTH - 2 else text[: WIDTH - 5] + '...'}>"
 
 
 def lines(kind: str, items: Sequence[Any]) -> str:
-    """Return a list: how many there are, and a line for each of the first ones and the last."""
+    """Return the number of items, and a line for each of the first ones and the last."""
     shown = [f"  {item!r}" for item in items]
     if len(shown) > _LISTED:
         left_out = len(shown) - _LISTED + 1

@@ -1,4 +1,4 @@
-"""Numbers and words as they are shown; what has no value is a dash."""
+"""Formats of numbers and words; a dash stands for a missing value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Format = Callable[[Any], str]
-# What chooses, for the values of a column, their unit and format.
+# Chooses the unit and the format of a column from its values.
 Scale = Callable[[Iterable[Any]], tuple[str, Format]]
 
 NOTHING = "-"
@@ -20,7 +20,7 @@ def has_value(value: Any) -> bool:
 
 
 def words(value: Any, nothing: str = NOTHING) -> str:
-    """Return anything on one line: lists with commas, mappings as ``name=value``."""
+    """Return any value on one line, lists with commas and mappings as ``name=value``."""
     if not has_value(value):
         return nothing
     if isinstance(value, Mapping):
@@ -28,7 +28,7 @@ def words(value: Any, nothing: str = NOTHING) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(words, value))
     line = " ".join(str(value).split())
-    # A results file is not to steer the terminal that it is shown in.
+    # Control characters in a results file must not reach the terminal.
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
     )
@@ -44,14 +44,14 @@ def counted(number: int, what: str) -> str:
 
 
 def named(what: str, numbers: Sequence[int], most: int = 10) -> str:
-    """Return whose numbers these are: ``device 3``, ``devices 0, 3, 4 and 20 more``."""
+    """Return a noun with its numbers: ``device 3``, ``devices 0, 3, 4 and 20 more``."""
     listed = ", ".join(map(str, numbers[:most]))
     more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
     return f"{what}{'s' * (len(numbers) > 1)} {listed}{more}"
 
 
 def count(value: float | None) -> str:
-    """Return a number of bytes, devices or rounds, to the nearest whole one."""
+    """Return a value, such as a number of bytes or rounds, rounded to a whole number."""
     return f"{value:.0f}" if value is not None and has_value(value) else NOTHING
 
 
@@ -72,7 +72,7 @@ def rounded_up(value: float, digits: int) -> float:
 
 
 def share(value: float | None) -> str:
-    """Return a part of a whole in per cent; what is not 0 is never shown as 0."""
+    """Return a fraction as a percentage; only 0 itself is shown as 0."""
     if value is None or not has_value(value):
         return NOTHING
     if value == 0:
@@ -83,9 +83,9 @@ def share(value: float | None) -> str:
 
 
 def seconds(value: float | None, digits: int = 4) -> str:
-    """Return seconds to four significant digits and at most a millisecond, without an exponent.
+    """Return seconds with `digits` significant digits, at most three decimals and no exponent.
 
-    Below 0.1 s they have three significant digits, up to a microsecond.
+    Values below 0.1 s have three significant digits and at most six decimals.
     """
     if value is None or not math.isfinite(value):
         return NOTHING
@@ -98,7 +98,7 @@ def seconds(value: float | None, digits: int = 4) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return seconds as milliseconds, as :func:`seconds` does."""
+    """Return seconds as milliseconds in the format of :func:`seconds`."""
     return NOTHING if value is None else seconds(1e3 * value)
 
 
@@ -115,7 +115,7 @@ def interval(low: float, high: float, unit: Format = seconds) -> str:
 
 
 def duration(value: float) -> str:
-    """Return seconds as people say them: ``4.2 s``, ``3 min 20 s``, ``5 h 10 min``, ``9 d 4 h``."""
+    """Return seconds in units that suit: ``4.2 s``, ``3 min 20 s``, ``5 h 10 min``, ``9 d 4 h``."""
     if value < 100:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
@@ -129,7 +129,7 @@ def duration(value: float) -> str:
     return f"{hours / (24 * 365.25):,.0f} years"
 
 
-# Seconds from which on nobody reads them as seconds.
+# From this many seconds on, durations are shown in larger units.
 _LONG = 1000
 _BYTES = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1: "B"}
 
@@ -150,9 +150,9 @@ def amount(value: float | None) -> str:
 
 
 def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
-    """Return the unit of seconds, and how they are written in it: ms if all are below a second.
+    """Return the unit and the format of seconds: ms if all are below a second, otherwise s.
 
-    Where there are 1000 s or more, every value has a unit of its own, and "" is returned.
+    If any value is 1000 s or more, each value has its own unit, and the returned unit is "".
     """
     largest = _largest(values)
     if largest >= _LONG:
@@ -161,7 +161,7 @@ def seconds_scale(values: Iterable[Any]) -> tuple[str, Format]:
 
 
 def bytes_scale(values: Iterable[Any]) -> tuple[str, Format]:
-    """Return the unit of bytes, and how they are written in it."""
+    """Return the unit and the format of numbers of bytes."""
     size, unit = _byte_unit(_largest(values))
     if size == 1:
         return unit, count

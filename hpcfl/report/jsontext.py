@@ -18,5 +18,5 @@ def finite(value: Any) -> Any:
 
 
 def dumps(document: Any) -> str:
-    """Return a document as indented JSON text, finite."""
+    """Return a document as indented JSON text; see `finite`."""
     return json.dumps(finite(document), indent=2, allow_nan=False)

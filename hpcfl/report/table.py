@@ -1,4 +1,4 @@
-"""One model of a table: columns with name, unit and format; tabulate renders it."""
+"""A model of tables, whose columns have names, units and formats; tabulate renders them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, Literal
 from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import Format, Scale
 
-# Letters in a line where output is no terminal, and the fewest that are made use of.
+# Characters per line if the output is no terminal, and the least number that is assumed.
 WIDTH = 119
 _LEAST_WIDTH = 40
 _LEAST_HEADING = 8
-# A row that is a line between rows; only text has it.
+# A row that stands for a line between rows; only text output shows it.
 RULE: tuple[Any, ...] = ()
 
 
@@ -27,14 +27,14 @@ RULE: tuple[Any, ...] = ()
 class Column:
     """A column of a table."""
 
-    name: str  # in CSV and JSON, whose values are not formatted: ``device_cpu_seconds``
-    title: str  # in the heading of the other renderings
+    name: str  # for CSV and JSON, whose values are not formatted: ``device_cpu_seconds``
+    title: str  # heading in all other formats
     unit: str = ""  # of the formatted values
     format: Format = formats.words
     align: Literal["left", "right"] = "right"
     scale: Scale | None = None  # chooses unit and format, for all values of the column
-    per: str = ""  # what follows the unit that is chosen: ``/device``
-    about: str = ""  # what it is, for the documentation
+    per: str = ""  # suffix of the chosen unit: ``/device``
+    about: str = ""  # its meaning, for the documentation
 
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
@@ -101,7 +101,7 @@ class Table:
         return [row for row in self.rows if row != RULE]
 
     def text(self, width: int | None = None) -> str:
-        """Return it for a terminal: headings as narrow as the values, notes as wide as it is."""
+        """Return the table as text for a terminal, with wrapped headings and notes."""
         from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
         cells = self.cells
@@ -117,7 +117,7 @@ class Table:
         filled = iter(cells)
         rows = [SEPARATING_LINE if row == RULE else next(filled) for row in self.rows]
         line, data = Line("", "-", "  ", ""), DataRow("", "  ", "")
-        # Rows, not tabulate's header: that makes a column two wider than its heading.
+        # Headings are rows, because tabulate's header makes columns two characters wider.
         shown = tabulate(
             [*map(list, above), SEPARATING_LINE, *rows],
             tablefmt=TableFormat(None, line, None, None, data, data, 0, None),
@@ -141,13 +141,13 @@ class Table:
         )
 
     def markdown(self) -> str:
-        """Return it in GitHub's Markdown; notes are a list."""
+        """Return the table in GitHub's Markdown, with its notes as a list."""
         shown = self._tabulated([[escaped(cell) for cell in row] for row in self.cells], "pipe")
         notes = "\n".join(f"- {escaped(note)}" for note in self.notes)
         return "\n\n".join(part for part in (escaped(self.title), shown, notes) if part)
 
     def latex(self) -> str:
-        """Return a floating table in LaTeX, for the package booktabs; notes are below it."""
+        """Return a floating LaTeX table for the package booktabs, with its notes below it."""
         shown = self._tabulated(self.cells, "latex_booktabs")
         lines = ["% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering"]
         lines += [f"\\caption{{{_latex(formats.words(self.title))}}}", shown, "", "\\medskip"]
@@ -155,7 +155,7 @@ class Table:
         return "\n".join([*lines, f"{{\\footnotesize\\raggedright\n{notes}\\par}}", "\\end{table}"])
 
     def csv(self) -> str:
-        """Return names and values after RFC 4180, lines ended by a newline alone."""
+        """Return names and values as in RFC 4180, except that only a newline ends a line."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.name for column in self.columns])
@@ -164,11 +164,11 @@ class Table:
         return text.getvalue()
 
     def json(self) -> str:
-        """Return a list of objects, one for each row; what has no value is null."""
+        """Return a JSON list with an object for each row, and null for missing values."""
         return jsontext.dumps(self.records())
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as values by the names of their columns."""
+        """Return each row as a mapping from column names to values."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.values]
 
@@ -191,7 +191,7 @@ class Table:
 class Facts:
     """Names with their values."""
 
-    values: Mapping[str, Any]  # what has no value is left out
+    values: Mapping[str, Any]  # names without a value are not shown
     title: str = ""
 
     @property
@@ -215,12 +215,12 @@ class Facts:
 
 
 def screen_width() -> int:
-    """Return how many letters a line may have: $COLUMNS, or what the terminal has, or `WIDTH`."""
+    """Return the characters per line: $COLUMNS, or the terminal's, or `WIDTH`."""
     return max(_LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def paragraph(text: str, start: str = "", width: int | None = None) -> str:
-    """Return a text in lines of at most `width`, all below where it begins after `start`."""
+    """Return a text wrapped at `width`, with a hanging indent as wide as `start`."""
     lines = textwrap.wrap(
         text,
         width or screen_width(),
@@ -232,7 +232,7 @@ def paragraph(text: str, start: str = "", width: int | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text on one line of Markdown that shows as it is."""
+    """Return a text on one line with the special characters of Markdown escaped."""
     line = " ".join(text.split()).replace("\\", "\\\\")
     for sign in "`*_[]<>|":
         line = line.replace(sign, f"\\{sign}")

@@ -1,4 +1,4 @@
-"""Results of runs: what is stored, and how it is read and summarised."""
+"""Storage, reading and summaries of the results of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
-    # Every rank of a benchmark imports this package, and only the server's rank needs h5py.
+    # Lazy, because every rank imports this package but only the server's rank needs h5py.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from hpcfl.results import reader

@@ -1,4 +1,4 @@
-"""The columns of tables of runs, with their names, units and meanings."""
+"""Columns of tables of runs, with their names, units and meanings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _times(name: str, title: str, about: str) -> Column:
     return Column(name, title, format=formats.ratio, about=about)
 
 
-# In the order of tables. Times are medians over rounds and accuracies medians over launches, where
-# nothing else is said. These are shown where they have something to tell,
+# Columns shown by default, in table order, if a run has a value for them. Unless stated otherwise,
+# times are medians over rounds and accuracies are medians over launches.
 _SHOWN = (
     label("row", "#", "number that notes call the row by"),
     label("protocol", "protocol", "aggregation protocol, with its security if not the plain one"),
@@ -43,17 +43,25 @@ _SHOWN = (
     number("accuracy", "accuracy", "on held-out data after the last round"),
     number("accuracy_least", "accuracy from", "lowest accuracy of several launches"),
     number("accuracy_most", "accuracy to", "highest accuracy of several launches"),
-    number("epsilon_proven", "epsilon", "privacy spent by the last round, as is proven"),
+    number(
+        "epsilon_proven",
+        "epsilon",
+        "privacy spent by the last round, with a proof for the mechanism as run",
+    ),
     number("epsilon_delta", "delta", "delta of these epsilons"),
     number("target", "target", "accuracy of the next columns: --target-accuracy, or the run's"),
     number("rounds_to_target", "rounds to target", "rounds until the target was reached"),
     size("bytes_to_target", "up to target", about="what all devices together had sent by then"),
     seconds("seconds_to_target", "modelled to target", "modelled time by then, with training"),
     _times("bytes_up_ratio", "up ratio", "bytes_up_mean of the baseline over that of the run"),
-    _times("device_cpu_ratio", "device CPU ratio", "the same of device_cpu_seconds_median"),
-    _times("modelled_round_ratio", "round modelled ratio", "and of modelled round seconds"),
+    _times("device_cpu_ratio", "device CPU ratio", "the same ratio for device_cpu_seconds_median"),
+    _times(
+        "modelled_round_ratio",
+        "round modelled ratio",
+        "the same ratio for modelled_round_seconds_median",
+    ),
 )
-# and these where they are asked for.
+# Columns shown only on request.
 _HIDDEN = (
     count("bits", "bits", "bits of a value that is sent, of protocols that sum integers"),
     seconds("device_cpu_seconds_p95", "device CPU p95", "the same, 95th percentile"),
@@ -66,8 +74,8 @@ _HIDDEN = (
     size(
         "server_peak_bytes", "server peak", about="largest resident memory of a rank of the server"
     ),
-    size("device_peak_bytes", "device peak", about="the same of a rank that holds devices"),
-    size("helper_peak_bytes", "helper peak", about="the same of a helper's rank"),
+    size("device_peak_bytes", "device peak", about="the same for a rank that holds devices"),
+    size("helper_peak_bytes", "helper peak", about="the same for a helper's rank"),
     count("launches", "launches", "launches that are pooled in the row"),
     count("rounds_measured", "rounds", "measured rounds of all launches"),
     number("survivors_mean", "survivors", "devices in the sum of a round, mean over rounds"),
@@ -75,15 +83,15 @@ _HIDDEN = (
     label("status", "status", "how the run ended"),
     label("transport", "transport", "what moved the messages"),
     label("file", "file", "results file, of the first launch"),
-    label("path", "path", "the same with its folder"),
+    label("path", "path", "results file with its folder"),
 )
 COLUMNS = {column.name: column for column in (*_SHOWN, *_HIDDEN)}
 SHOWN = {column.name for column in _SHOWN}
-# What is said once, above the table, where all rows have the same value.
+# Columns that move into the title of the table if all rows have the same value.
 COMMON = {"devices", "dim", "alpha", "theta", "link", "epsilon_delta", "target"}
 
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
-# Options that distinguish runs, beyond protocol, number of devices and task.
+# Options that get a column of their own if runs of one protocol and algorithm differ in them.
 TOLD_APART = tuple(
     dict.fromkeys(
         name
@@ -91,17 +99,17 @@ TOLD_APART = tuple(
         for name in names(group, "label")
     )
 )
-# Columns that have an option under another name.
+# Options that a column shows under another name.
 _AS = {"dropout": "theta", "group": "bits"}
-# Locations of files, which do not affect what is measured.
+# Options about files, which do not affect what is measured.
 _PLACES = {"output", "resume", "data_dir", "checkpoint_every"}
 
 
 def choose(text: str) -> list[Column]:
-    """Return the columns with the given comma-separated names, in their order.
+    """Return the columns with the given comma-separated names, in the given order.
 
-    Beside `COLUMNS` there is one for every option of bench and train. A UsageError names what is
-    neither, or is named twice.
+    A name is one of `COLUMNS` or an option of bench or train. Raises UsageError for an unknown or
+    repeated name.
     """
     names = [name.strip().replace("-", "_") for name in text.split(",")]
     for name in names:
@@ -111,9 +119,9 @@ def choose(text: str) -> list[Column]:
 
 
 def of_runs(summaries: Sequence[Summary]) -> list[Column]:
-    """Return the columns for a table that is to be filtered, with a row for each run.
+    """Return all columns that describe a single run, for a table with one row per run.
 
-    All of `COLUMNS` that a run has by itself, and the options that any of them has a value for.
+    These are `COLUMNS` except those that compare runs, and the options that any run has a value of.
     """
     given = [
         name
@@ -125,7 +133,7 @@ def of_runs(summaries: Sequence[Summary]) -> list[Column]:
 
 
 def telling_apart(rows: Sequence[Summary]) -> list[Column]:
-    """Return columns for options in which runs of one protocol differ, without those shown."""
+    """Return columns for the options in which runs of one protocol differ, except `SHOWN`."""
     found = []
     for column in (_named(_AS.get(name, name)) for name in TOLD_APART):
         values: dict[tuple[str, str], set[str]] = {}

@@ -1,4 +1,4 @@
-"""Whether one configuration, version or machine is faster than another, and by how much."""
+"""Statistical comparison of the costs of two configurations, versions or machines."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from hpcfl.results.statistics import (
 class Side:
     """One side of a comparison."""
 
-    files: tuple[str, ...]  # its launches
-    samples: int  # measured rounds, or launches
+    files: tuple[str, ...]  # one per launch
+    samples: int  # number of measured rounds, or of launches
     median: float
-    interval: Interval  # of the median, by ranks
+    interval: Interval  # of the median, from order statistics
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """By how much B costs more than A."""
+    """The result of comparing the costs of two sides, A and B."""
 
     metric: str
     unit: str
-    sampled_by: str  # ``rounds``, or ``launches`` where those of a side differ more than its rounds
+    sampled_by: str  # ``rounds``, or ``launches`` if these differ more than their rounds do
     significance: float  # level of the test; all intervals have the confidence 1 - significance
     a: Side
     b: Side
@@ -56,12 +56,12 @@ class Comparison:
     difference_interval: Interval
     ratio: float | None  # B over A: median of the ratios of all pairs; None where a sample is 0
     ratio_interval: Interval
-    # Whether B costs more than A: more, less, not distinguishable, or too few samples.
+    # What B costs compared with A: more, less, not distinguishable, or too few samples.
     verdict: str
-    # In what options and facts about machine and software the two differ, with both values.
+    # Options, and facts about machine and software, in which A and B differ, with both values.
     configuration: dict[str, tuple[Any, Any]]
     machine: dict[str, tuple[Any, Any]]
-    warnings: tuple[str, ...]  # what disturbed a side, where seconds are compared
+    warnings: tuple[str, ...]  # disturbances of either side, if seconds are compared
 
     @property
     def sentence(self) -> str:
@@ -85,11 +85,10 @@ class Comparison:
         return f"B {word} by {100 * sign * (self.ratio - 1):.3g} % [{low:.3g}, {high:.3g}]"
 
     def exceeds(self, limit: float) -> bool:
-        """Return whether B surely costs more than A by more than a share (0.05 for 5 %).
+        """Return whether the whole interval of B / A is above 1 + `limit` (0.05 for 5 %).
 
-        That is so where the whole interval of the ratio is above 1 + limit: a B that costs no more
-        is so blamed with a probability of at most significance / 2. HpcflError if there is no
-        ratio.
+        The probability of a false alarm is at most significance / 2. Raises HpcflError if there is
+        no ratio.
         """
         if self.ratio is None:
             raise HpcflError(f"some {self.metric} are 0, so there is no ratio of B to A")
@@ -100,9 +99,9 @@ class Comparison:
         return dict(finite({**asdict(self), "sentence": self.sentence}))
 
     def table(self) -> Table:
-        """Return both sides and their difference, each with its interval, and what was found."""
+        """Return a table of both sides and their difference, with intervals and the finding."""
         percent = f"{100 * (1 - self.significance):g} %"
-        # Bytes are exact up to the last one.
+        # Byte counts are exact, so all digits are shown.
         number = _whole if self.unit == "B" else formats.number
         rows: list[list[Any]] = [
             [
@@ -126,7 +125,7 @@ class Comparison:
             )
         elif min(len(self.a.files), len(self.b.files)) == 1:
             notes.append(
-                "a side has one launch: what a further launch would change is not in the intervals"
+                "a side has one launch: the intervals do not include variation between launches"
             )
         notes += [
             f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
@@ -154,9 +153,9 @@ class Comparison:
 
 
 def one_configuration(runs: Sequence[Run], name: str) -> Pool:
-    """Return the launches of a side.
+    """Return the launches of the side `name` as a pool.
 
-    It is a UsageError if they are of several configurations or machines, or of training.
+    Raises UsageError if they differ in configuration or machine, or if one is a training run.
     """
     if any(run.training for run in runs):
         raise UsageError(
@@ -179,14 +178,14 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 def compare(
     a: Pool, b: Pool, metric: str = "round_seconds", *, significance: float = 0.05
 ) -> Comparison:
-    """Compare the measured rounds of two configurations, and tell what these differ in.
+    """Compare the measured rounds of two configurations, and list how these differ.
 
-    `metric` is a name of `METRICS`. A sample is a round, or the median of a launch where those of a
-    side differ more than their rounds do: rounds of one launch are then not independent. Runs of
-    other sizes, and of other links where modelled seconds are compared, are a UsageError; a side
-    without a measured round is an HpcflError.
+    `metric` is a key of `METRICS`. A sample is a round. If the launches of a side differ more than
+    their rounds do, the rounds of a launch are not independent, and a sample is the median of a
+    launch. Raises UsageError if the sizes of A and B differ, or if their links differ and `metric`
+    is modelled seconds. Raises HpcflError if a side has no measured round.
     """
-    CompareOptions(metric=metric)  # refuses what is out of range
+    CompareOptions(metric=metric)  # raises UsageError for an unknown metric
     first, second = a.runs[0], b.runs[0]
     if (first.devices, first.dim) != (second.devices, second.dim):
         raise UsageError(
@@ -224,7 +223,7 @@ def compare(
 
 
 def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
-    """Compare two groups of samples by ranks."""
+    """Return the fields of a `Comparison` that follow from the rank test of two samples."""
     statistic, p_value = mann_whitney(x, y)
     verdict = "not distinguishable"
     if p_value <= significance:
@@ -233,7 +232,7 @@ def _tested(x: Floats, y: Floats, significance: float) -> dict[str, Any]:
         verdict = "too few samples"
     ratio, ratios = None, UNKNOWN
     if x.min() > 0 and y.min() > 0:
-        # A shift of the logarithms, so that its interval goes with the same test.
+        # The shift of the logarithms, because its interval then agrees with the rank test.
         scaled, ends = shift(np.log(x), np.log(y), 1 - significance)
         ratio, ratios = math.exp(scaled), Interval(math.exp(ends.low), math.exp(ends.high))
     difference, ends = shift(x, y, 1 - significance)
@@ -248,7 +247,7 @@ def _side(pool: Pool, samples: Floats, confidence: float) -> Side:
 
 
 def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
-    """Return a metric of every measured round, one array per launch."""
+    """Return the metric of every measured round, one array per launch."""
     launches = [values for run in pool.runs if (values := _of_rounds(run, metric)).size]
     if not launches:
         raise HpcflError(f"{name} has no measured round: there is nothing to compare")
@@ -256,7 +255,7 @@ def _launches(pool: Pool, metric: str, name: str) -> list[Floats]:
 
 
 def _of_rounds(run: Run, metric: str) -> Floats:
-    """Return a metric of each measured round; HpcflError if a round lacks it."""
+    """Return the metric of each measured round; raise HpcflError if a round lacks it."""
     party, _, what = metric.partition("_")
     if metric == "round_seconds":
         found = run.round_seconds[run.measured]
@@ -270,7 +269,7 @@ def _of_rounds(run: Run, metric: str) -> Floats:
         of_party = np.nan_to_num(run.peak_bytes[run.measured, run.ranks_of[party]], nan=-1.0)
         found = of_party.max(axis=1, initial=-1.0)
         found[found < 0] = np.nan
-    else:  # a round that no device survived has none
+    else:  # a round without survivors has no value
         found = run.survivor_bytes("member" if party == "member" else "device")
         found = found[~np.isnan(found)] if not np.isnan(found).all() else found
     if np.isnan(found).any():

@@ -1,6 +1,6 @@
-"""Lines ``HPCFL key: value`` that other programs read: what a run was, whether it counts, its cost.
+"""Summary of a run in lines of the form ``HPCFL key: value``, which other programs parse.
 
-Keys are names of the columns of tables, with their meanings, in seconds and bytes; and ``valid``.
+Keys are ``valid`` and names of table columns, with the same meanings, in seconds and bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hpcfl.results.columns import COLUMNS
 from hpcfl.results.reader import Run
 from hpcfl.results.summary import RATIOS, summarise
 
-# All that a run has by itself.
+# All columns except those that compare runs.
 KEYS = ("valid", *(name for name in COLUMNS if name not in ("row", *RATIOS)))
 
 
@@ -22,9 +22,10 @@ def valid(run: Run) -> str:
 
 
 def footer(run: Run) -> str:
-    """Return the lines of what has a value, in ASCII; HpcflError if a run does not record it.
+    """Return an ASCII line for each figure that has a value.
 
-    Numbers have no exponent. What is not ASCII in a name is escaped as Python does it.
+    Numbers have no exponent; other characters than ASCII are escaped as in Python. Raises
+    HpcflError if the run does not record its number of parameters.
     """
     known = {**summarise(run, run.link()).figures, "valid": valid(run)}
     lines = []

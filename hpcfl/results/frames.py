@@ -1,4 +1,4 @@
-"""Runs as pandas frames: a row for each run, or for each round of each."""
+"""Runs as pandas data frames with one row per run or one row per round."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def of_each_run(
         [[summary.value(column.name) for column in chosen] for summary in summaries],
         columns=[column.name for column in chosen],
     )
-    # A number that no run has would be an object.
+    # Otherwise a numeric column without any value would have the type object.
     numbers = [column.name for column in chosen if column.align == "right"]
     unknown = [name for name in numbers if found[name].isna().all()]
     return found.astype(dict.fromkeys(unknown, "float64"))
 
 
 def of_each_round(runs: Sequence[Run], **link: float | None) -> pd.DataFrame:
-    """Return a frame with a row for each run and round, warm-up included.
+    """Return a frame with a row for each round of each run, warm-up included.
 
-    ``PHASE_wall_seconds`` are of the slowest of devices and server, ``device_cpu_seconds`` of the
-    slowest device. Modelled seconds are of rounds that are measured, those of training with what
-    devices trained. What a run does not have, such as another protocol's phases, has no value.
+    ``PHASE_wall_seconds`` is the longest time of a device or the server, ``device_cpu_seconds`` the
+    CPU time of the slowest device. Modelled seconds are known for measured rounds only, and include
+    local training. Values that a run lacks, such as another protocol's phases, are missing.
     """
     pd = _pandas()
     found = [pd.DataFrame(_rounds(run, run.link(**link))) for run in runs]
@@ -61,7 +61,7 @@ def of_each_round(runs: Sequence[Run], **link: float | None) -> pd.DataFrame:
 
 
 def _rounds(run: Run, link: LinkModel) -> dict[str, Any]:
-    """Return the columns of one run, with a value for each of its rounds or one for all."""
+    """Return the columns of one run: an array with a value per round, or one value for all."""
     modelled = _spread(run.modelled_seconds(link), run.measured)
     slowest = _spread(run.slowest_cpu_seconds("device"), run.measured)
     columns: dict[str, Any] = {
@@ -92,14 +92,14 @@ def _rounds(run: Run, link: LinkModel) -> dict[str, Any]:
             f"{phase}_device_cpu_seconds": slowest[:, number],
             f"{phase}_server_cpu_seconds": run.cpu_seconds[:, number, -1],
         }
-    # Those that have a column already are the recorded link's.
+    # The recorded modelled seconds stay out: they are for the recorded link, not for `link`.
     return columns | {
         name: values for name, values in run.training.items() if name != Metric.MODELLED_SECONDS
     }
 
 
 def _spread(values: Floats, measured: Flags) -> Floats:
-    """Return values of the measured rounds as those of all rounds, NaN where there is none."""
+    """Return values of the measured rounds as an array over all rounds, NaN for the others."""
     spread = np.full((len(measured), *values.shape[1:]), np.nan)
     spread[measured] = values
     return spread

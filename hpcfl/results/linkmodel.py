@@ -1,4 +1,4 @@
-"""The time a round would take on devices with slower links than those it was measured on."""
+"""Model of the time that a round would take over slower links than those of the measurement."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Moved = TypeVar("Moved", float, NDArray[Any])  # bytes or messages, and the seco
 
 @dataclass(frozen=True, kw_only=True)
 class LinkModel(LinkOptions):
-    """The link between a device and the server; every device has its own.
+    """The link of each device, or helper, to the server.
 
-    The server's link is taken as wide enough for all devices at once. Bandwidths are in Mbit/s
-    (10^6 bits a second). The latency, in milliseconds, is paid once in each direction in which a
-    phase has anything to move.
+    The server's link is assumed to carry the traffic of all devices at once. Bandwidths are in
+    Mbit/s (10^6 bits per second). Each phase adds the latency, in milliseconds, once for each
+    direction in which it sends data.
     """
 
     def __str__(self) -> str:
@@ -34,9 +34,9 @@ class LinkModel(LinkOptions):
     def seconds_of(self, spent: Any) -> NDArray[np.float64]:
         """Return the modelled seconds of each phase, shape (..., P), of a round or a run.
 
-        A phase lasts until its slowest device has computed, sent and received, one after the other,
-        and the server has then done its own work; helpers, if there are any, work while all others
-        wait. Modelled seconds never share a column or a name with measured ones.
+        A phase takes the time of the slowest device, which computes, sends and receives in
+        sequence, then that of the server, then that of the slowest helper, for which all others
+        wait. Modelled and measured seconds never share a column or a name.
         """
         own, server = spent.cpu_seconds[..., :-1], spent.cpu_seconds[..., -1]
         moved = self.transfer_seconds(spent.bytes_up, spent.bytes_down)
@@ -51,9 +51,9 @@ class LinkModel(LinkOptions):
         return 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
 
     def helper_transfer_seconds(self, bytes_up: Moved, bytes_down: Moved) -> Moved:
-        """Return the transfer time of a helper's bytes; its link is as wide in both directions."""
+        """Return the transfer time of a helper's bytes, at one bandwidth in both directions."""
         return 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
 
     def latency_seconds(self, up: Moved, down: Moved) -> Moved:
-        """Return the latency of a phase: of either direction, messages or bytes, if not 0."""
+        """Return the latency of a phase, once for each direction with messages or bytes."""
         return 1e-3 * self.latency_ms * (1 * (up > 0) + 1 * (down > 0))

@@ -1,4 +1,4 @@
-"""Several launches of one configuration, taken together as repeats."""
+"""Pools of launches of one configuration, which count as repeats."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hpcfl.results.record import KNOWN
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import steering
 
-# Options that leave the work of a round as it is, and what follows from options or from going on.
+# Options that do not change a round's work, and entries derived from options or from resuming.
 _FREE = {*names(BenchOptions, "repeat"), "promises", "scaled_by", "rounds_repeated"}
 _GIVEN = {*names(BenchOptions, "repeat if given")}
 _ANY = {*names(BenchOptions, "repeat if any")}
-# What of the environment makes two runs measurements of the same thing, with the variables that
-# steer MPI. Host names do not: which nodes a launch gets is part of what repeats
-# are for. What a file does not hold, as those of earlier versions, is not what another one holds.
+# Facts of the environment that repeats must share, besides the variables that steer MPI. Repeats
+# may run on different hosts, because they are meant to sample the nodes. A fact that a file lacks,
+# for example because an earlier version wrote it, differs from any recorded value.
 MACHINE = (
     *("transport", "ranks", "host_ranks", "mapping", "binding", "fault_tolerance", "networks"),
     *("mpi_library", "mpi_library_text", "mpi_device", "thread_level"),
@@ -34,21 +34,21 @@ MACHINE = (
     *("kernel", "python_version", "numpy_version", "mpi4py_version", "openssl_version"),
     *("masks_added_by", "keys_agreed_by"),
 )
-# What ends a training run.
+# Options that end a training run.
 _ENDS = ("rounds", "max_seconds", "target_accuracy")
 
 
 @dataclass(frozen=True, repr=False)
 class Pool:
-    """Launches of one configuration on one kind of machine, at least one."""
+    """One or more launches of one configuration on one kind of machine."""
 
     runs: tuple[Run, ...]
 
     @property
     def run(self) -> Run:
-        """All launches as one: the rounds of each after the other, the rest as in the first.
+        """A run with the rounds of all launches in sequence, and all else from the first launch.
 
-        Its status is the first that is not ``complete``.
+        Its status is the first one that is not ``complete``, if any.
         """
         first = self.runs[0]
         if len(self.runs) == 1:
@@ -65,23 +65,23 @@ class Pool:
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
 
     def summary(self, link: LinkModel, target: float | None = None) -> Summary:
-        """Summarise the measured rounds of all launches together; see `summary.summarise`."""
+        """Return a summary of the measured rounds of all launches; see `summary.summarise`."""
         return summarise(self.run, link, target, self.runs)
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:
-    """Put together the runs of equal configuration and machine, in the order of their first runs.
+    """Return pools of the runs with equal configuration and machine, in order of their first runs.
 
-    The configuration is the protocol, its phases, the number of devices and every option but the
-    seed, the output and what decides how many rounds there are. Training runs stay apart, because
-    their rounds are not repeats, unless those that differ in their seeds alone are asked for. A
-    training run that was resumed is one with what it went on from.
+    The configuration is the protocol, its phases, the number of devices and every option except the
+    seed, the output and those that decide the number of rounds. Each training run has a pool of its
+    own, because its rounds are not repeats; with `trainings`, training runs that differ only in
+    their seeds share one. A resumed training run counts as one run.
     """
     pools: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         alone: Any = None
         if run.training:
-            # How far it goes is part of what it reaches.
+            # What a training run reaches depends on how long it runs.
             alone = [run.config.get(name) for name in _ENDS] if trainings else number
         key = json.dumps([alone, configuration(run), machine(run)], sort_keys=True)
         pools.setdefault(key, []).append(run)
@@ -94,7 +94,7 @@ def apart(runs: Sequence[Run]) -> list[Pool]:
 
 
 def configuration(run: Run) -> dict[str, Any]:
-    """Return what a run measured, without what leaves the work of a round as it is."""
+    """Return the entries of a run's configuration that affect the work of a round."""
     options = {
         name: value is not None if name in _GIVEN else bool(value) if name in _ANY else value
         for name, value in run.config.items()
@@ -105,10 +105,10 @@ def configuration(run: Run) -> dict[str, Any]:
 
 
 def machine(run: Run) -> dict[str, Any]:
-    """Return what a run was measured with, as far as it was recorded.
+    """Return the recorded facts about the machine and the software of a run.
 
-    A fact in which its hosts differ is the list of their values, and one in which the launch that
-    continued a run (``--resume``) differs that of all launches.
+    If its hosts, or the launches of a resumed run, differ in a fact, the list of their values is
+    returned for it.
     """
     launches = [_machine(environment) for environment in run.launches.values()]
     facts = {}
@@ -119,7 +119,7 @@ def machine(run: Run) -> dict[str, Any]:
 
 
 def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
-    # The links of a lab (hpcfl netlab) are part of the machine.
+    # The shaped links of hpcfl netlab are part of the machine.
     lab = sorted(name for name in environment if name.startswith("netlab_"))
     facts = {**environment, **(environment.get("host_facts") or {})}
     known = {name: facts[name] for name in (*MACHINE, *lab) if facts.get(name) is not None}
@@ -127,14 +127,14 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(variables, list):  # hosts differ in them
         known["environment_variables"] = variables
     settings = steering(environment.get("environment_variables") or {})
-    # Names from a file are printed, too.
+    # The names come from a file and are printed, so control characters are replaced.
     return known | {formats.words(name): value for name, value in settings.items()}
 
 
 def differences(
     facts: Callable[[Run], Mapping[str, Any]], first: Run, second: Run
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the names of facts that differ, with both values; None where there is none."""
+    """Return the facts in which two runs differ, with both values; None for a missing one."""
     one, other = facts(first), facts(second)
     names = dict.fromkeys([*one, *other])
     pairs = {name: (one.get(name), other.get(name)) for name in names}
@@ -144,10 +144,10 @@ def differences(
 def summarised(
     pools: Sequence[Pool], target: float | None = None, **link: float | None
 ) -> list[tuple[Pool, Summary]]:
-    """Return pools with their summaries, those that can be compared beside each other.
+    """Return pools with their summaries, sorted by `Summary.like` so that comparable ones adjoin.
 
-    In the order of their sizes, and of the pools where these are equal. `link` is as for
-    :meth:`~hpcfl.results.reader.Run.link`, `target` as for `reached`.
+    Comparable pools keep their order. `link` is as for :meth:`~hpcfl.results.reader.Run.link`,
+    `target` as for `summarise`.
     """
     found = [(pool, pool.summary(pool.runs[0].link(**link), target)) for pool in pools]
     return sorted(found, key=lambda one: one[1].like)

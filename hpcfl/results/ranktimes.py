@@ -1,4 +1,4 @@
-"""What the ranks of a run did with their time."""
+"""Table of the time that the ranks of a run spent computing, in MPI and waiting."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PARTS = {"computing": "computing", "mpi": "in MPI", "waiting": "waiting"}
 
 
 def shares(run: Run) -> Table | None:
-    """Return how ranks spent their time in each phase; None for one rank, and if it is not known.
+    """Return a table of how ranks spent their time in each phase; None if that is not recorded.
 
-    Medians over the measured rounds, of the mean over the server's ranks, the helpers', and all
-    others.
+    Values are medians over the measured rounds of means over the ranks of a party: the server, the
+    helpers or the devices. The result is also None for one rank, or without a measured round.
     """
     ranks = run.begin_seconds.shape[2]
     if ranks < 2 or not run.measured.any():
@@ -43,9 +43,9 @@ def shares(run: Run) -> Table | None:
 
 
 def _typical(seconds: Floats) -> float:
-    """Return the median over rounds of the mean over ranks, shape (rounds, ranks).
+    """Return the median over rounds of the mean over ranks, from an array (rounds, ranks).
 
-    Of what is known; NaN if nothing is, as of phases that come before all rounds.
+    NaN entries are ignored. The result is NaN if all are, as in phases that precede all rounds.
     """
     means = [values[np.isfinite(values)].mean() for values in seconds if np.isfinite(values).any()]
     return float(np.median(means)) if means else np.nan

@@ -1,4 +1,4 @@
-"""Reads the HDF5 files of runs."""
+"""Reader of the HDF5 files of runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
 
-# Options that are words, such as a note that looks like a list.
+# Text options, which are never read as JSON: a note may look like a list.
 _TEXTS = {
     name
     for group in (BenchOptions, TrainOptions)
@@ -38,22 +38,22 @@ _TEXTS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One run: what was asked for, where it ran, and every finished round.
+    """One run: its options, its environment and its finished rounds.
 
-    Arrays have the R finished rounds along their first axis; along the others they are as in
-    :class:`~hpcfl.results.record.RoundRecord`, for P phases and N devices. What a run does not
-    measure is of no ranks or helpers, or unknown everywhere.
+    The first axis of an array is the R finished rounds; the others are as in
+    :class:`~hpcfl.results.record.RoundRecord`, for P phases and N devices. An array that the run
+    does not record has an axis of ranks or helpers of length 0, or holds only unknown values.
     """
 
     path: Path
-    status: str  # complete, failed, interrupted; ``running`` also of a run that was killed
+    status: str  # complete, failed, interrupted or running; a killed run is left as running
     protocol: str
     command: str
     started: str  # ISO 8601, UTC
-    finished: str | None  # the same, None while the run has not ended
+    finished: str | None  # in the same format; None while the run has not ended
     run_id: str  # random
     phases: list[str]
-    # Str, int, float, bool, list or dict; None where there is no value.
+    # The values are str, int, float, bool, list or dict; None stands for no value.
     config: dict[str, Any]
     environment: dict[str, Any]
     bytes_up: Counts
@@ -90,7 +90,7 @@ class Run:
     training: dict[str, Floats]  # shapes (R,); empty without training
     partition: NDArray[np.int64] | None  # samples, shape (N, classes)
     asked: dict[str, Any] | None  # see `hpcfl.options.definition.asked_for`
-    # The launches after the first: ``command``, ``started``, ``first_round``, and environment.
+    # Each launch after the first: ``command``, ``started``, ``first_round``, and its environment.
     resumed: list[dict[str, Any]]
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What was measured: the protocol, of training behind the algorithm."""
+        """The protocol, or ``ALGORITHM by PROTOCOL`` for training."""
         if not self.training:
             return self.protocol
         return f"{self.config.get('algorithm')} by {self.protocol}"
@@ -123,8 +123,8 @@ class Run:
 
     @property
     def launches(self) -> dict[int, dict[str, Any]]:
-        """The environment of every launch that played a round, by its first round."""
-        # Of launches that began with the same round, all but the last played none.
+        """The environment of every launch that completed a round, by the index of its first one."""
+        # Of the launches that began with the same round, only the last can have completed one.
         later = {one[schema.FIRST_ROUND]: one for one in self.resumed}
         played = {first: one for first, one in later.items() if first < self.rounds}
         return {0: self.environment} | played
@@ -136,16 +136,16 @@ class Run:
 
     @property
     def dim(self) -> int:
-        """Number of parameters d, from the options; HpcflError if the file does not tell."""
+        """Number of parameters d from the options; raises HpcflError if it is not recorded."""
         if self.config.get("dim") is None:
             raise HpcflError(f"{self.path} does not record the option dim")
         return int(self.config["dim"])
 
     def link(self, **asked: float | None) -> LinkModel:
-        """Return the link model: as asked for, else as stored with the run, else the default.
+        """Return the link model, with values from `asked`, else from the file, else the defaults.
 
-        The names are the fields of `LinkModel`, None where nothing is asked. Another name, and a
-        value of the wrong type or out of range, are a UsageError.
+        Names are fields of `LinkModel`; a value of None counts as not given. Raises UsageError for
+        an unknown name, and for a value of the wrong type or out of range.
         """
         stored = {name: self.config.get(name) for name in options_of(LinkModel)}
         known = {name: value for name, value in stored.items() if isinstance(value, int | float)}
@@ -153,7 +153,7 @@ class Run:
 
     @property
     def unfinished(self) -> str | None:
-        """What is to be said of a run that is not complete, after its path; None of another."""
+        """How an incomplete run ended, worded to follow its path; None if it is complete."""
         if self.status == "complete":
             return None
         command = "train" if self.training else "bench"
@@ -164,14 +164,14 @@ class Run:
 
     @property
     def measured(self) -> Flags:
-        """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
+        """Which rounds are measured (validated and not warm-up): ndarray of bool, shape (R,)."""
         return self.validated & ~self.warmup
 
     @property
     def ordinary(self) -> Flags:
-        """Which devices of each round were in no committee: ndarray of bool, shape (R, N).
+        """Which devices were outside the committee in each round: ndarray of bool, shape (R, N).
 
-        All of them where there is none; else those that took part in the round.
+        Without a committee these are all devices, otherwise only those that took part in the round.
         """
         if not self.in_committee.any():
             return np.ones_like(self.survived)
@@ -181,10 +181,9 @@ class Run:
     def slowest_cpu_seconds(self, role: str) -> Floats:
         """Return the CPU seconds of the slowest ``device``, ``member`` or ``helper``.
 
-        Of every phase of the measured rounds, and behind them of all phases together: shape
-        (measured, P + 1). Where there is a committee, a device is one that is not in it, a member
-        one that is, and those count whose vectors are in the aggregate. NaN for a round without
-        any.
+        The shape is (measured, P + 1): P phases of each measured round, then their total. If the
+        run has a committee, members are the devices in it, devices are those outside it, and only
+        those whose vectors are in the aggregate count. A round without any has NaN.
         """
         found = self.cpu_seconds[..., :-1]
         among = self.ordinary if role == "device" else self.in_committee
@@ -203,9 +202,9 @@ class Run:
         return link.seconds_of(self)[self.measured]
 
     def survivor_bytes(self, role: str = "device") -> Floats:
-        """Return the mean bytes that a ``device`` or ``member`` in the aggregate sent.
+        """Return the mean bytes sent by each ``device`` or ``member`` that is in the aggregate.
 
-        Of every measured round, shape (measured,); NaN for a round without any.
+        The shape is (measured,). A round without any has NaN.
         """
         among = self.survived & (self.ordinary if role == "device" else self.in_committee)
         among = among[self.measured]
@@ -216,7 +215,7 @@ class Run:
 
     @property
     def server_ranks(self) -> int:
-        """Number of server ranks, which are the first ranks."""
+        """Number of ranks of the server, which come first."""
         return int(str(self.config.get("server_ranks", 1)))
 
     @property
@@ -226,10 +225,10 @@ class Run:
 
     @property
     def helped(self) -> Flags:
-        """Which helpers were there to the end of which rounds, shape (rounds, K).
+        """Which helpers stayed until the end of each round, shape (R, K).
 
-        They moved something in the last phase in which any helper did: all enrol in the first
-        round, of which some may drop out. A helper that has is no part of means.
+        A helper stayed if it exchanged messages in the last phase in which any helper did. Earlier
+        phases do not count, because all helpers enrol. Means leave out helpers that dropped out.
         """
         moved = np.greater(self.helper_messages_up + self.helper_messages_down, 0)
         last = moved.shape[1] - 1 - np.argmax(moved.any(axis=2)[:, ::-1], axis=1)
@@ -237,7 +236,7 @@ class Run:
 
     @property
     def ranks_of(self) -> dict[str, slice]:
-        """The ranks of the ``server``, of each ``helper``, and those that hold a ``device``."""
+        """The ranks of the ``server`` and of each ``helper``, and those that hold a ``device``."""
         servers, others = self.server_ranks, self.server_ranks + self.helpers
         return {
             "server": slice(servers),
@@ -246,7 +245,7 @@ class Run:
         }
 
     def rank_name(self, rank: int, other: str = "") -> str:
-        """Return what a rank is called: one that holds devices, its number after `other`."""
+        """Return the name of a rank; for one that holds devices, `other` and its number."""
         if rank >= self.server_ranks + self.helpers:
             return f"{other}{rank}"
         if rank >= self.server_ranks:
@@ -255,12 +254,12 @@ class Run:
 
 
 def with_total(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values of phases, the second axis, with their sum behind them."""
+    """Return values with their sum over phases, the second axis, appended to that axis."""
     return np.concatenate([values, values.sum(axis=1, keepdims=True)], axis=1)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read one run; one that is still being written shows the rounds finished so far.
+    """Return the run in a file; a file that is still being written holds the rounds so far.
 
     Raises UsageError if there is no such file, and HpcflError if it is not a results file of hpcfl,
     follows another major version of the schema, or is damaged.
@@ -268,7 +267,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     path = Path(path)
     files.require(path)
     try:
-        # Without a lock: the writer holds one, and what it does is safe to look at.
+        # Without a lock, because the writer holds one, and reading while it writes is safe.
         with hdf5.opened(path, "r", lock=False) as file:
             _check_schema(str(file.attrs.get("schema", "")), path)
             return _read(file, path)
@@ -278,14 +277,14 @@ def load(path: str | os.PathLike[str]) -> Run:
         ) from error
     except HpcflError:
         raise
-    except Exception as error:  # what is not there, or is something else, fails in many ways
+    except Exception as error:  # missing or malformed contents raise many kinds of exceptions
         raise HpcflError(
             f"{path} is damaged: its contents do not follow {SCHEMA} ({files.brief(error)})"
         ) from error
 
 
 def _check_schema(found: str, path: Path) -> None:
-    # A minor version may add to the file, so it can be read all the same.
+    # A minor version only adds to the file, so files of all minor versions can be read.
     if found.partition(".")[0] != SCHEMA:
         raise HpcflError(
             f"{path} follows the schema {found or 'of another program'}, but this version of hpcfl "
@@ -335,7 +334,7 @@ def _plain(value: Any) -> Any:
 
 
 def load_usable(files: Sequence[Path]) -> tuple[list[Run], list[HpcflError]]:
-    """Read several runs; return an error for each file left out, or raise that of a single file."""
+    """Return the runs in files and the errors of unreadable files; raise that of a single file."""
     runs: list[Run] = []
     errors: list[HpcflError] = []
     for file in files:
@@ -349,11 +348,11 @@ def load_usable(files: Sequence[Path]) -> tuple[list[Run], list[HpcflError]]:
 
 
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the results files that files and folders stand for, in the order given, each once.
+    """Return the results files that paths and patterns stand for, in their order, each file once.
 
-    A folder stands for the files in it that have an ending of HDF5, sorted by name, and a pattern
-    such as ``results/*-100x*.h5`` for the files and folders that it matches. A path that does not
-    exist, and no file at all, are a UsageError.
+    A folder stands for the files in it with an HDF5 suffix, sorted by name; a pattern such as
+    ``results/*-100x*.h5`` stands for the files and folders that it matches. Raises UsageError if a
+    path does not exist, or if there is no file.
     """
     asked = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
     found: list[Path] = []

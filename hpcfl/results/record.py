@@ -1,7 +1,7 @@
-"""What one round cost: the unit that is measured, stored and summarised.
+"""The record of one round's costs, which is measured, stored and summarised.
 
-The fields of `RoundRecord` are the datasets of the rounds in a results file: their shapes, units
-and meanings are said here alone.
+The fields of `RoundRecord` are the datasets of the rounds in a results file. Only this module
+defines their shapes, units and meanings.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _TYPES: dict[str, type] = {
     "bool": np.bool_,
 }
 NOT_LOST = -1
-# Which runs have a dataset, where not all do.
+# Values of `StoredDataset.of` for the datasets that not all runs have.
 FAILURES, RANK_TIMES, HELPERS, COMMITTEE = "failures", "rank times", "helpers", "committee"
 _DEVICE, _PARTY = ("phase", "device"), ("phase", "device or server")
 _RANK, _HELPER = ("phase", "rank"), ("phase", "helper")
 
 
 def _always(unit: str, about: str, *axes: str) -> Any:
-    """Return a field of rounds in every file."""
+    """Return a field whose dataset is in every file."""
     return field(metadata={"unit": unit, "about": about, "axes": axes, "of": "", "unknown": None})
 
 
 def _of(of: str, unit: str, about: str, *axes: str, unknown: float = math.nan) -> Any:
-    """Return a field that not all files have; `unknown` stands for it where nothing is known."""
+    """Return a field whose dataset is in some files; `unknown` stands for missing values."""
     about_it = {"unit": unit, "about": about, "axes": axes, "of": of, "unknown": unknown}
     if not axes:
         return field(default=unknown, metadata=about_it)
@@ -52,8 +52,8 @@ def _of(of: str, unit: str, about: str, *axes: str, unknown: float = math.nan) -
 class RoundRecord:
     """Everything that is measured in one round of one protocol.
 
-    Of P x (N + 1) values the server's are last. Bytes and messages are counted on the serialised
-    messages. What a device of a rank that was lost spent in the round counts as nothing.
+    In arrays of P x (N + 1) values, the server's are last. Bytes and messages are counted on the
+    serialised messages. If a rank is lost, the costs of its devices in that round count as 0.
     """
 
     bytes_up: Counts = _always("bytes", "what the device sent, envelopes included", *_DEVICE)
@@ -61,11 +61,13 @@ class RoundRecord:
     messages_up: Counts = _always("1", "messages that it sent", *_DEVICE)
     messages_down: Counts = _always("1", "messages that it received", *_DEVICE)
     wall_seconds: Floats = _always("s", "elapsed time of its part of the phase", *_PARTY)
-    cpu_seconds: Floats = _always("s", "CPU time of that, without the MPI library", *_PARTY)
+    cpu_seconds: Floats = _always(
+        "s", "CPU time of its part of the phase, without the MPI library", *_PARTY
+    )
     round_seconds: float = _always("s", "elapsed time of the round, on the slowest rank")
     survived: Flags = _always("1", "whether the device's vector is in the sum", "device")
-    validated: bool = _always("1", "whether the sum is that obtained on the independent path")
-    warmup: bool = _always("1", "whether the round is of the warm-up")
+    validated: bool = _always("1", "whether the sum equals the independently computed sum")
+    warmup: bool = _always("1", "whether the round belongs to the warm-up")
     promise_failure: float = _of(
         *("", "1"),
         "at most how likely it is that something that was promised does not hold of the round, "
@@ -87,7 +89,7 @@ class RoundRecord:
     )
     end_seconds: Floats = _of(RANK_TIMES, "s", "when it ended the phase, likewise", *_RANK)
     computing_seconds: Floats = _of(RANK_TIMES, "s", "what it computed in the phase", *_RANK)
-    mpi_seconds: Floats = _of(RANK_TIMES, "s", "what it spent in MPI, waiting left out", *_RANK)
+    mpi_seconds: Floats = _of(RANK_TIMES, "s", "what it spent in MPI, without waiting", *_RANK)
     waiting_seconds: Floats = _of(RANK_TIMES, "s", "what it waited for others", *_RANK)
     skew_seconds: float = _of(
         RANK_TIMES,
@@ -97,9 +99,7 @@ class RoundRecord:
     clock_offset_seconds: Floats = _of(
         RANK_TIMES, "s", "what was added to the rank's clock", "rank"
     )
-    clock_uncertainty_seconds: float = _of(
-        RANK_TIMES, "s", "by how much the worst of these may be off"
-    )
+    clock_uncertainty_seconds: float = _of(RANK_TIMES, "s", "largest uncertainty of these offsets")
     resident_bytes: Floats = _of(
         RANK_TIMES, "bytes", "memory of the rank's process when the round began", "rank"
     )
@@ -120,7 +120,7 @@ class RoundRecord:
 
     @property
     def words(self) -> list[str]:
-        """What it is, and how it went, in a few words."""
+        """Size and outcome of the round, in a few words."""
         phases, devices = self.bytes_up.shape
         return [
             f"{phases} phases",
@@ -132,7 +132,7 @@ class RoundRecord:
 
     @classmethod
     def empty(cls, phases: int, devices: int, helpers: int = 0) -> RoundRecord:
-        """Return a record of zeros, to be filled during a round."""
+        """Return a record to be filled during a round, with zeros or the values for unknown."""
         values: dict[str, Any] = {}
         for dataset in KNOWN:
             shape = dataset.shape(sizes(phases, devices, helpers=helpers))
@@ -143,31 +143,31 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class StoredDataset:
-    """A dataset of the rounds in a file; one round of it is the field of that name."""
+    """A dataset of a results file, with one entry per round."""
 
     name: str
     dtype: type
-    axes: tuple[str, ...] = ()  # labels of those after the first, the round
-    unit: str = ""  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
-    about: str = ""  # what it is
+    axes: tuple[str, ...] = ()  # labels of the axes after the first, which is the round
+    unit: str = ""  # ``bytes``, ``s``, ``1`` if dimensionless, or "" if the name tells the unit
+    about: str = ""  # its meaning
     of: str = ""  # which runs have it, "" for all
-    # What stands for rounds that were measured without it. None where all files have it.
+    # The value for rounds that were measured without it; None if all files have it.
     unknown: float | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of one round of it."""
+        """Return the shape of one entry."""
         return tuple(sizes[label] for label in self.axes)
 
 
 KNOWN = tuple(
     StoredDataset(one.name, _TYPES[str(one.type)], **one.metadata) for one in fields(RoundRecord)
 )
-# What each phase cost each device, and the server where it takes part; and each helper.
+# Datasets of the costs of each phase: of devices and the server, and of helpers.
 SPENT = tuple(one.name for one in KNOWN if one.of == "" and "phase" in one.axes)
 SPENT_BY_HELPERS = tuple(one.name for one in KNOWN if one.of == HELPERS)
 
 
 def sizes(phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> dict[str, int]:
-    """Return how long each axis is."""
+    """Return the length of each axis by its label."""
     known = {"phase": phases, "device": devices, "device or server": devices + 1}
     return known | {"rank": ranks, "helper": helpers}

@@ -1,7 +1,7 @@
-"""What a run was asked for, read from the file that it goes on from.
+"""Restores the options of a resumed run from its results file.
 
-A file never decides which code is loaded: a protocol, an algorithm or a model of one's own has to
-be named again.
+A file never decides which code is loaded: the user has to name again any protocol, algorithm or
+model that does not come with hpcfl.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def together(
     free: Collection[str],
     code: Collection[str],
 ) -> dict[str, Any]:
-    """Return by name what makes the options of a run that goes on.
+    """Return the values of a resumed run's options, by name.
 
-    `asked` is what its file, at `path`, says that it was asked for, and `config` what that came to.
-    What is `given` beside it must be the same, but for options that are `free`. Options named by
-    `code` may be ``MODULE:NAME``, and then have to be given again. All else is a UsageError.
+    `asked` holds the options that its file at `path` records, `config` the values that hpcfl used.
+    Options `given` on resuming must agree with these, unless they are `free` or belong to one
+    launch. Options in `code` must be given again if they are ``MODULE:NAME``. All else raises
+    UsageError.
     """
     if asked is None:
         raise UsageError(f"{path} does not record its options, so it cannot be continued")
@@ -53,7 +54,7 @@ def together(
                 changed[name] = str(now) if isinstance(now, Path) else now
                 continue
         was = getattr(before, name)
-        # It may be given as it was, or as it was decided on.
+        # The user may repeat the value that was given, or the one that hpcfl chose in its absence.
         decided = config.get(name) if was is None else was
         if now != was and not (was is None and stored({name: now})[name] == decided):
             raise UsageError(

@@ -1,13 +1,13 @@
-"""Speed-up and parallel efficiency: how rounds get faster with more ranks, nodes or threads.
+"""Speed-up and parallel efficiency of rounds with more ranks, nodes or threads.
 
-With x resources, a round of N devices and d coordinates that takes T seconds does the work W = N d.
-Against the base, the fewest resources of a line,
+A round of N devices and d coordinates does the work W = N d. With x resources it takes T_x seconds,
+the median of the measured rounds. Compared with the base, the fewest resources of a line,
 
     speed-up(x)   = (W_x / T_x) / (W_base / T_base)
     efficiency(x) = speed-up(x) x_base / x
 
-In strong scaling W is the same everywhere, and the speed-up is T_base / T_x; in weak scaling W / x
-is, and the efficiency is T_base / T_x (Gustafson 1988). T is the median of the measured rounds.
+In strong scaling W is constant, so the speed-up is T_base / T_x. In weak scaling W / x is constant,
+so the efficiency is T_base / T_x (Gustafson 1988).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from hpcfl.results.columns import COLUMNS, telling_apart
 from hpcfl.results.reader import Run
 from hpcfl.results.summary import Summary
 
-# What of a machine grows with the ranks, or says where they are; all else is the same along a line.
+# Facts of the machine that may differ along a line: they depend on how many ranks there are, and
+# where. All other facts are the same.
 _GROWS = {
     *("transport", "ranks", "host_ranks", "mapping", "binding", "networks"),
     *("cores_usable", "fault_tolerance"),
 }
-# Options that leave the work of a round as it is.
+# Options that do not change the work of a round.
 _FREE = {*names(BenchOptions, "repeat"), *names(BenchOptions, "repeat if any")}
 _SECONDS = ("round_seconds_median", "round_seconds_low", "round_seconds_high")
 
 
 def lacking(run: Run, against: str) -> str | None:
-    """Return in words why a run is no point of a table or figure of scaling, None if it is one."""
+    """Return why a run cannot be a point in a scaling table or figure; None if it can."""
     ranks, hosts = run.environment.get("ranks"), run.environment.get("host_ranks") or []
     if run.training or not run.measured.any() or ranks is None:
         return "is not of hpcfl bench with measured rounds and a known number of ranks"
@@ -48,7 +49,7 @@ def lacking(run: Run, against: str) -> str | None:
 
 
 def resources(run: Run, against: str) -> int:
-    """Return how many of one of `SCALES` a run had; for ranks, those that held devices."""
+    """Return the amount that a run had of `against`, one of `SCALES`."""
     if against == "nodes":
         return len(run.environment["host_ranks"])
     if against == "server-ranks":
@@ -60,10 +61,10 @@ def resources(run: Run, against: str) -> int:
 
 
 def lines(runs: Sequence[Run], against: str) -> list[list[Run]]:
-    """Return the runs of each line: those of one configuration and machine but for its resources.
+    """Return lines of runs with one configuration and machine, which differ in their resources.
 
-    Numbers of devices and parameters grow along a line, or are lines of their own where each of
-    them was measured on several resources.
+    If each number of devices and parameters was measured on several amounts of resources, each has
+    its own line (strong scaling). Otherwise these numbers grow along a line (weak scaling).
     """
     alike: dict[str, dict[tuple[int, int], list[Run]]] = {}
     for run in runs:
@@ -83,9 +84,9 @@ def lines(runs: Sequence[Run], against: str) -> list[list[Run]]:
 
 
 def table(runs: Sequence[Run], against: str) -> Table:
-    """Return a row for each point of each line, launches of one configuration together.
+    """Return a table with a row for each point of each line; a point pools its launches.
 
-    There is no speed-up where ranks or their threads share cores, or where that is not recorded.
+    A row has no speed-up if ranks or their threads shared cores, or if that is not recorded.
     """
     summaries: list[list[tuple[Run, Summary]]] = [
         [(pool.runs[0], pool.summary(pool.runs[0].link())) for pool in pooling.group(line)]
@@ -106,7 +107,7 @@ def table(runs: Sequence[Run], against: str) -> Table:
     rows: list[Sequence[Any]] = []
     for line in summaries:
         rows += [RULE] if rows else []
-        base: tuple[int, float] | None = None  # resources, and work of each in a second
+        base: tuple[int, float] | None = None  # resources, and work per second
         for run, summary in line:
             x = resources(run, against)
             found: dict[str, Any] = {"x": x}

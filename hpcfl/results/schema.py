@@ -1,8 +1,8 @@
-"""What a results file holds: every group, dataset and attribute, named once.
+"""Schema of a results file: the names of all groups, datasets and attributes.
 
-A file is HDF5. Its root has attributes that say what the run was; options and environment are
-attributes of groups; everything that is measured is a dataset whose first axis is the round.
-Writer, reader and the page of the documentation go by the tables of this module.
+A results file is in HDF5. Attributes of its root describe the run; options and environment are
+attributes of groups; each measured quantity is a dataset whose first axis is the round. The
+writer, the reader and the documentation use the tables of this module.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hpcfl.system.outputs import without_home
 
 SCHEMA = "hpcfl/1"
 
-# Attributes of the root. Status and end are written in place when the run ends, so they have a
-# fixed length; a time is 2025-01-31T23:59:59Z. From what was asked for a run goes on.
+# Attributes of the root. Status and end time have a fixed length, because they are overwritten in
+# place when the run ends; a time is 2025-01-31T23:59:59Z. A resumed run has the options in `ASKED`.
 STATUS, FINISHED, ASKED = "status", "finished", "asked"
 STATUS_TYPE, TIME_TYPE = "S11", "S20"
 HEADER = {
@@ -34,37 +34,37 @@ HEADER = {
     FINISHED: "when the run ended, UTC; empty before",
     ASKED: "what was asked for, as JSON",
 }
-# Text that is found out when a launch ends.
+# Type of a text that is known only when a launch ends.
 WORD_TYPE = "S16"
 
 # Groups and datasets of the root.
 CONFIG, ENVIRONMENT, RESUMED = "config", "environment", "resumed"
 PHASES, ROUNDS, TRAINING, PARTITION = "phases", "rounds", "training", "partition"
-# Of a launch that went on with a run: the number of rounds that were finished before.
+# Attribute of a launch that resumed a run: the number of rounds that were finished before.
 FIRST_ROUND = "first_round"
-# Of what is found out when a launch ends, this is the run's: the others describe the machine.
+# Attributes known only when a launch ends that describe the run; the others describe the machine.
 OF_THE_RUN = {"stop_reason"}
-# Of the environment: where every rank was, its host, hardware threads and devices.
+# Attribute of the environment: the host, hardware threads and devices of every rank.
 PLACEMENT = "placement"
 # The checkpoint of a training run is beside its results file, with this in place of the ending.
 CHECKPOINT_SUFFIX = ".checkpoint.npz"
-# Of the configuration: what of the published data was not there, where some was missing.
+# Attribute of the configuration: which published data were missing, if any.
 INCOMPLETE = "incomplete_data"
-# How a value that there is not is stored.
+# Stored form of None.
 NONE = "none"
-# The mark of a round, beside the datasets of `hpcfl.results.record`.
+# The dataset that marks finished rounds, beside the datasets of `hpcfl.results.record`.
 MARKED = StoredDataset(
     "finished", np.bool_, unit="1", about="whether the round counts: its data are all there"
 )
 
 
 def finished(rounds: Any) -> int:
-    """Return how many rounds of a file count: those before the first without its mark."""
+    """Return the number of finished rounds of a file: those before the first unmarked one."""
     return int(np.logical_and.accumulate(rounds[MARKED.name][()]).sum())
 
 
 class Metric(StrEnum):
-    """A metric of each round of training, a dataset of the group `TRAINING`."""
+    """A metric of each training round, stored as a dataset of the group `TRAINING`."""
 
     about: str
 
@@ -96,29 +96,29 @@ class Metric(StrEnum):
     )
     OVERLAP = (
         "overlap",
-        "part of its coordinates that a pair of devices chose both; NaN where none are chosen",
+        "fraction of a device's coordinates that the other one of a pair also chose; NaN if none",
     )
     EPSILON_PAPER = "epsilon_paper", "privacy spent so far, as the algorithm's paper claims"
     EPSILON_PROVEN = (
         "epsilon_proven",
-        "privacy spent so far, as is proven for the mechanism as it was run",
+        "privacy spent so far, with a proof for the mechanism as run",
     )
 
 
 def encode(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options or facts as attributes hold them.
+    """Return options or facts as values that HDF5 attributes can hold.
 
-    None becomes ``"none"``, a whole number beyond 64 bits its digits, and a list, tuple or mapping
-    JSON text; what HDF5 has a type for stays what it is.
+    None becomes ``"none"``, an integer beyond 64 bits becomes its digits, and a list, tuple or
+    mapping becomes JSON text. Values that HDF5 has a type for do not change.
     """
     return {name: _encoded(value) for name, value in values.items()}
 
 
 def decode(attributes: Mapping[str, Any], texts: Collection[str] = ()) -> dict[str, Any]:
-    """Return options or facts from attributes: the opposite of `encode`.
+    """Return options or facts from attributes: the inverse of `encode`.
 
-    An empty text, which is replaced when a launch ends, is None. What is named as `texts` is never
-    read as JSON.
+    Empty text, the placeholder of a value that is known only when a launch ends, becomes None.
+    Values named in `texts` are never read as JSON.
     """
     return {
         name: value if name in texts and value not in ("", NONE) else _decoded(value)
@@ -127,7 +127,7 @@ def decode(attributes: Mapping[str, Any], texts: Collection[str] = ()) -> dict[s
 
 
 def stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options or facts as they are read back from a file."""
+    """Return options or facts as they would be read back from a file."""
     return decode(encode(values))
 
 
@@ -143,7 +143,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.astype(np.float64)
     if isinstance(value, Mapping | list | tuple):
-        import json  # which device ranks do without
+        import json  # here, because device ranks do not need it
 
         return without_home(json.dumps(value, default=_json_default))
     # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
@@ -160,7 +160,7 @@ def _decoded(value: Any) -> Any:
     if value in ("", NONE):
         return None
     if isinstance(value, str) and value[0] in "[{":
-        import json  # which device ranks do without
+        import json  # here, because device ranks do not need it
 
         with suppress(ValueError):
             return json.loads(value)

@@ -1,4 +1,4 @@
-"""Which of several runs are meant: ``protocol=sparse,devices=50|100``."""
+"""Selection of runs by conditions such as ``protocol=sparse,devices=50|100``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ AnyRun = TypeVar("AnyRun", bound="Run")
 
 
 def select(runs: Sequence[AnyRun], text: str) -> list[AnyRun]:
-    """Return those of the runs that a text describes, in their order.
+    """Return the runs that meet all conditions in a text, in their order.
 
-    It is ``KEY=VALUE`` one or several times, with commas between them, all of which must hold. A
-    key is ``protocol``, ``devices`` or a recorded option; ``A|B`` stands for either value, and
-    ``none`` for an option without one. Values are compared as numbers where both are numbers, else
-    as text, capital or not. It is a UsageError if no run records the key, or is as described.
+    The text is a comma-separated list of conditions ``KEY=VALUE``. A key is ``protocol``,
+    ``devices`` or a recorded option; ``A|B`` matches either value, and ``none`` an option without a
+    value. Values are compared as numbers if both are numbers, otherwise as text without regard to
+    case. Raises UsageError if no run records a key, or if no run meets the conditions.
     """
     recorded = {
         run.path: {**run.config, "protocol": run.protocol, "devices": run.devices} for run in runs

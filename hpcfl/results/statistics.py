@@ -1,7 +1,7 @@
-"""Percentiles, intervals and rank tests of samples; no distribution of theirs is assumed.
+"""Percentiles, intervals and rank tests, none of which assumes a distribution of the samples.
 
-Times of rounds are skewed and have several modes, so everything here goes by ranks. No sample is
-ever left out. Tests and tails are SciPy's, which is imported when one is asked for.
+Times of rounds are skewed and have several modes, so all methods here use ranks. No sample is ever
+left out. SciPy computes the tests and tails, and is imported only when one is needed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
 PERCENTILES = ("median", "p95", "max")
-# Up to this many samples together, without ties, the rank test is exact.
+# The rank test is exact up to this many samples in both groups together, if there are no ties.
 EXACT_TEST = 50
-# Launches differ, more than their rounds do, where the rank test gives at most this probability.
+# Launches count as differing more than their rounds do if the rank test's p value is at most this.
 DIFFERENT = 0.05
 
 
@@ -31,7 +31,7 @@ def median(samples: ArrayLike) -> float:
 def percentiles(name: str, samples: ArrayLike) -> dict[str, float]:
     """Return ``NAME_median``, ``NAME_p95`` and ``NAME_max`` of samples; all NaN if there are none.
 
-    Between two samples the value is interpolated linearly.
+    A percentile between two samples is interpolated linearly.
     """
     values = np.asarray(samples, np.float64)
     found = np.percentile(values, (50, 95, 100)).tolist() if values.size else [math.nan] * 3
@@ -40,7 +40,7 @@ def percentiles(name: str, samples: ArrayLike) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval, both ends included; NaN where there are too few samples for it."""
+    """A confidence interval that includes both ends; NaN if there are too few samples."""
 
     low: float
     high: float
@@ -51,7 +51,7 @@ class Interval:
         return not math.isnan(self.low)
 
     def within(self, share: float, centre: float) -> bool:
-        """Return whether both ends are within a share (0.05 for 5 %) of a centre above 0."""
+        """Return whether both ends differ from `centre` > 0 by at most `share` (0.05 for 5 %)."""
         reach = share * centre
         return self.known and centre - self.low <= reach and self.high - centre <= reach
 
@@ -60,17 +60,17 @@ UNKNOWN = Interval(math.nan, math.nan)
 
 
 def _ends(ordered: NDArray[np.float64], rank: int) -> Interval:
-    """Return the interval from the k-th smallest to the k-th largest value."""
+    """Return the interval from the `rank`-th smallest to the `rank`-th largest value."""
     return UNKNOWN if rank < 1 else Interval(float(ordered[rank - 1]), float(ordered[-rank]))
 
 
 def median_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return a confidence interval of the median whose ends are two of the independent samples.
 
-    The ends are the k-th smallest and the k-th largest sample, with the largest k for which a
-    binomial variable of n trials of probability 1/2 is below k with a probability of at most half
-    of what the confidence leaves (Hahn and Meeker 1991, section 5.2). It covers the median with the
-    given probability or more, and is unknown with too few samples: 95 % takes 6.
+    The ends are the k-th smallest and the k-th largest sample, with the largest k such that
+    P(B < k) <= (1 - confidence) / 2 for B ~ Binomial(n, 1/2) (Hahn and Meeker 1991, section 5.2).
+    The interval covers the median with at least the probability `confidence`. It is unknown if
+    there are too few samples; 95 % needs 6.
     """
     values = np.sort(np.asarray(samples, np.float64), axis=None)
     return _ends(values, _median_rank(values.size, confidence))
@@ -78,21 +78,21 @@ def median_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> Inter
 
 @functools.lru_cache
 def _median_rank(count: int, confidence: float) -> int:
-    """Return which smallest and which largest sample the interval ends at; 0 if there is none."""
+    """Return k as in `median_interval`; 0 if there is no interval."""
     from scipy.stats import binom
 
     tail = (1 - confidence) / 2
     rank = int(binom.ppf(tail, count, 0.5)) if count else 0
-    # Where fewer or as many have just the tail's probability, one more may be left out.
+    # If P(B <= rank) is exactly the tail's probability, k may be one larger.
     return rank + (count > 0 and binom.cdf(rank, count, 0.5) <= tail * (1 + 1e-9))
 
 
 def mann_whitney(first: ArrayLike, second: ArrayLike) -> tuple[float, float]:
     """Test whether one of two groups of independent samples tends to be larger.
 
-    Returns U of the second, in how many pairs it is larger, and the two-sided p value (Mann and
-    Whitney 1947): exact up to `EXACT_TEST` samples together without ties, else by the normal
-    approximation with corrections for ties and continuity.
+    Returns U of the second group, the number of pairs in which its sample is larger, and the
+    two-sided p value (Mann and Whitney 1947). The p value is exact up to `EXACT_TEST` samples in
+    total without ties; otherwise it is a normal approximation corrected for ties and continuity.
     """
     from scipy.stats import mannwhitneyu
 
@@ -106,15 +106,15 @@ def mann_whitney(first: ArrayLike, second: ArrayLike) -> tuple[float, float]:
 
 
 def least_p_value(n: int, m: int) -> float:
-    """Return the least p value of `mann_whitney` for n and m samples without ties."""
+    """Return the least possible p value of `mann_whitney` for n and m samples without ties."""
     return min(1.0, 2 / math.comb(n + m, n))
 
 
 def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
-    """Return the probability of launches whose samples differ so much, were they alike.
+    """Return the p value of the null hypothesis that all launches have one distribution.
 
-    By the rank test of Kruskal and Wallis (1952); None with fewer than two launches that have
-    samples.
+    The test is the rank test of Kruskal and Wallis (1952). Returns None if fewer than two launches
+    have samples.
     """
     from scipy.stats import kruskal
 
@@ -130,8 +130,8 @@ def shift(
     """Estimate by how much the second of two groups of samples is larger.
 
     Returns the median of the differences of all pairs (Hodges and Lehmann 1963), and the interval
-    of the shifts that the rank test would not reject. It takes the two distributions to have one
-    shape and to differ in their place, and is unknown with too few samples: 95 % takes 4 and 4.
+    of the shifts that the rank test would not reject. The interval assumes that the distributions
+    differ only in location. It is unknown with too few samples; 95 % needs 4 in each group.
     """
     x, y = np.ravel(first), np.ravel(second)
     differences = np.sort(np.subtract.outer(y, x), axis=None)
@@ -141,15 +141,15 @@ def shift(
 
 @functools.lru_cache
 def _shift_rank(n: int, m: int, confidence: float) -> int:
-    """Return which smallest and largest difference the interval ends at; 0 if there is none."""
+    """Return k such that the interval ends at the k-th smallest and k-th largest difference."""
     from scipy.stats import norm
 
     tail = (1 - confidence) / 2
     if n + m > EXACT_TEST:
         deviation = math.sqrt(n * m * (n + m + 1) / 12)
         return max(0, math.floor(n * m / 2 + 0.5 + norm.ppf(tail) * deviation))
-    # In how many ways m of n + m ranks give each U, which grows by j where one is chosen above j
-    # of the others.
+    # ways[c, u] is the number of ways in which c chosen ranks give U = u. A chosen rank adds to U
+    # the number of ranks below it that are not chosen.
     ways = np.zeros((m + 1, n * m + 1))
     ways[0, 0] = 1
     for rank in range(n + m):
@@ -157,5 +157,5 @@ def _shift_rank(n: int, m: int, confidence: float) -> int:
             above = rank - (chosen - 1)
             ways[chosen, above:] += ways[chosen - 1, : ways.shape[1] - above]
     below = np.cumsum(ways[m]) / math.comb(n + m, m)
-    # A difference or two within rounding of the tail may not widen the interval.
+    # The tolerance keeps rounding errors from widening the interval.
     return int((below <= tail * (1 + 1e-12)).sum())

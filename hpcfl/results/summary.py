@@ -1,8 +1,7 @@
-"""The cost and the results of a run, in the few figures that are reported.
+"""Summaries of the cost and the results of runs, in the figures that are reported.
 
-Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server,
-helpers and the members of a committee are populations of their own: their figures are never
-averaged with those of the devices.
+Only measured rounds count, never warm-up and never a round whose aggregate was wrong. Figures of
+the server, of helpers and of committee members are never averaged with those of the devices.
 """
 
 from __future__ import annotations
@@ -34,46 +33,47 @@ from hpcfl.results.statistics import (
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
 
-# The protocol that is the baseline of others if it was run.
+# The protocol that is the default baseline of all others.
 BASELINE = "secagg"
-# What a run is compared with its baseline in.
+# Ratios of a baseline to a run, each with the figure that it compares.
 RATIOS = {
     "bytes_up_ratio": "bytes_up_mean",
     "device_cpu_ratio": "device_cpu_seconds_median",
     "modelled_round_ratio": "modelled_round_seconds_median",
 }
-# A first round of so many times the median is warned of where it was measured.
+# A measured first round that took more than this many times the median causes a warning.
 _SLOW_START = 2.0
-# Options of training that make another task of it.
+# Options that define the task of training.
 _TASK = ("dataset", "partition", "model")
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What a run, or several launches of one configuration, cost: ``summary["bytes_up_mean"]``.
+    """The cost of a run, or of several launches of one configuration.
 
-    The figures have the names of :data:`hpcfl.results.columns.COLUMNS`; None or NaN stands for what
-    there is not. `phases` has the figures of every phase and, in the last row, of whole rounds.
+    ``summary["bytes_up_mean"]`` is a figure, under its name in
+    :data:`hpcfl.results.columns.COLUMNS`; None or NaN stands for a missing value. `phases` has the
+    figures of every phase and, in the last row, of whole rounds.
     """
 
     figures: Mapping[str, Any]
     phases: Sequence[Mapping[str, Any]]
     protocol: str
-    link: LinkModel  # that the modelled seconds stand for
+    link: LinkModel  # of the modelled seconds
     files: tuple[str, ...]
-    warnings: tuple[str, ...]  # what speaks against the measured seconds, a sentence each
-    config: Mapping[str, Any]  # options; a list of their values where launches differ
+    warnings: tuple[str, ...]  # sentences about disturbances of the run and about missing data
+    config: Mapping[str, Any]  # options; a list of the values if launches differ
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
 
     def value(self, name: str) -> Any:
-        """Return a figure, or an option; None where there is neither."""
+        """Return the figure or else the option of this name; None if there is neither."""
         return self.figures.get(name, self.config.get(name))
 
     @property
     def like(self) -> tuple[Any, ...]:
-        """What runs must have in common for their costs to be compared; in the order of reports."""
+        """A key that runs must share for their costs to be compared; reports sort by it."""
         training = self["algorithm"] is not None
         task = [str(self.config.get(name)) for name in _TASK] if training else []
         link = tuple(vars(self.link).values())
@@ -81,7 +81,7 @@ class Summary:
         return training, task, link, self["dim"], self["devices"], theta
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON takes it; what is not a finite number is None."""
+        """Return all figures as JSON-ready values, with None for numbers that are not finite."""
         more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
 
@@ -96,9 +96,9 @@ def summarise(
 ) -> Summary:
     """Summarise the measured rounds of a run; without any, figures are None or NaN.
 
-    `target` is an accuracy; by default it is that of ``--target-accuracy``, if the run had one.
-    `launches` are those whose rounds the run has, one after the other. HpcflError if the run does
-    not record its number of parameters.
+    `target` is an accuracy, by default the run's ``--target-accuracy``, if it has one. `launches`
+    are the runs whose rounds `run` joins, by default `run` alone. Raises HpcflError if the run
+    does not record its number of parameters.
     """
     launches = launches or (run,)
     kept, config = run.measured, run.config
@@ -155,22 +155,22 @@ def summarise(
 
 
 def _phases(run: Run, link: LinkModel) -> Iterator[dict[str, Any]]:
-    """Yield what every phase cost and, behind them, all of them together.
+    """Yield the cost of each phase, then that of all phases together.
 
-    Bytes are those of one device in one round. A phase's means are over the devices and rounds in
-    which the device sent (up) or received (down) anything, the total's over those in which the
-    device's vector reached the aggregate. CPU seconds are of the slowest device of each round,
-    `wall_seconds` of the slowest of the devices and the server.
+    Bytes are those of one device in one round. The means of a phase are over the devices and rounds
+    in which the device sent (up) or received (down) anything; the means of the total are over those
+    in which the device's vector reached the aggregate. CPU seconds are those of the slowest device
+    of each round, `wall_seconds` the longest time of a device or the server.
     """
     kept = run.measured
     up, down, messages_up, messages_down, wall, cpu = (
         with_total(getattr(run, name)[kept]) for name in SPENT
     )
     modelled = with_total(run.modelled_seconds(link))
-    # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
+    # Means leave out devices that dropped out: their zeros would make the phase look cheap.
     sent, received = messages_up > 0, messages_down > 0
     sent[:, -1] = received[:, -1] = run.survived[kept]
-    # Bytes of each party, who of it there is, and who of these sent and received any.
+    # For each party: bytes up, bytes down, who belongs to it, who sent and who received anything.
     parties = {"device": (up, down, run.ordinary[kept], sent, received)}
     if run.in_committee.any():
         parties["member"] = up, down, run.in_committee[kept], sent, received
@@ -196,7 +196,7 @@ def _phases(run: Run, link: LinkModel) -> Iterator[dict[str, Any]]:
 
 
 def _mean(values: NDArray[np.uint64], among: Flags, there: Flags) -> float | None:
-    """Return the mean over those that were there: 0 if none was, None if there could be none."""
+    """Return the mean over `among` and `there`: 0 without any, None if `among` is empty."""
     if not among.any():
         return None
     found = values[among & there]
@@ -210,18 +210,18 @@ def everybodys_cpu_seconds(run: Run) -> Floats:
 
 
 def _largest(values: Floats) -> float | None:
-    """Return the largest known number."""
+    """Return the largest known number, None if there is none."""
     largest = np.nan_to_num(values, nan=-1.0).max(initial=-1.0)
     return float(largest) if largest >= 0 else None
 
 
 def _common(values: list[Any]) -> Any:
-    """Return the value that launches have, or a list of their values where they differ."""
+    """Return the value that all launches share, or the list of their values if they differ."""
     return values[0] if all(value == values[0] for value in values) else values
 
 
 def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return what disturbed runs, or what their data lacked, each sentence once."""
+    """Return sentences about disturbances of runs and about missing data, each once."""
     found = [formats.words(run.config[INCOMPLETE]) for run in runs if INCOMPLETE in run.config]
     found += [
         sentence
@@ -245,10 +245,10 @@ def _bound_to_few(run: Run, environment: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_seconds(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the measured seconds themselves show."""
+    """Yield warnings that follow from the measured seconds themselves."""
     first, median = figures["first_round_seconds"], figures["round_seconds_median"]
     if first is not None and not figures["rounds_warmup"] and first > _SLOW_START * median:
-        advice = "" if figures["algorithm"] else "; see --warmup"  # which training has not
+        advice = "" if figures["algorithm"] else "; see --warmup"  # training has no warm-up
         yield (
             f"the first round took {first / median:.1f} times the median and was measured: "
             f"connections and buffers are set up in it{advice}"
@@ -262,9 +262,9 @@ def _of_seconds(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict[str, Any]:
-    """Return what training reached, medians over all launches of a configuration.
+    """Return figures of what training reached, as medians over launches of one configuration.
 
-    Nothing for a benchmark. Figures to the target have no value if a launch did not reach it.
+    For a benchmark they are None. Figures to the target have no value if a launch missed it.
     """
     if not all(Metric.ACCURACY in run.training and run.rounds for run in runs):
         return dict.fromkeys(("accuracy", "epsilon_proven", "rounds_to_target", "target"))
@@ -289,7 +289,7 @@ def _reached(runs: Sequence[Run], link: LinkModel, target: float | None) -> dict
 
 
 def _to_target(run: Run, link: LinkModel, target: float | None) -> dict[str, float]:
-    """Return rounds, bytes of all devices and modelled seconds until the target was reached."""
+    """Return rounds, bytes of all devices and modelled seconds to the target; NaN if missed."""
     names = ("rounds_to_target", "bytes_to_target", "seconds_to_target")
     at_target = run.training[Metric.ACCURACY] >= (np.inf if target is None else target)
     found = dict.fromkeys(names, math.nan)
@@ -305,10 +305,10 @@ def _to_target(run: Run, link: LinkModel, target: float | None) -> dict[str, flo
 
 
 def training_seconds(run: Run, link: LinkModel) -> Floats | None:
-    """Return the modelled seconds of every round of training, shape (R,), over another link too.
+    """Return the modelled seconds of every training round over `link`, shape (R,).
 
-    None if the file does not tell. What devices trained is what the recorded seconds have beside
-    the protocol's.
+    Returns None if the file does not record them. For another link than the recorded one, the
+    protocol's seconds over the new link replace those in the recorded seconds; training stays.
     """
     recorded = run.training.get(Metric.MODELLED_SECONDS)
     if recorded is None or link == run.link():
@@ -320,13 +320,13 @@ def training_seconds(run: Run, link: LinkModel) -> Floats | None:
 
 
 def beside(summaries: Sequence[Summary], name: str | None = None) -> list[Summary]:
-    """Return summaries with the figures that they have beside each other.
+    """Return summaries with additional figures that compare them with each other.
 
-    These are ``row``, a number from 1, and where there is a ``baseline`` (a path), among those that
-    are `like` it, how many times as much that costs, by `RATIOS`: above 1 a run is cheaper. `name`
-    is that of the baseline's file, with or without the ending, or of its protocol. By default it is
-    the first run of `BASELINE`, or else the first run, of those that are complete if any is. It is
-    a UsageError if no run goes by that name.
+    These are ``row``, counted from 1, ``baseline``, the path of the baseline among the runs with
+    the same `like`, and `RATIOS` of the baseline's cost to the run's: above 1 the run is cheaper.
+    `name` is the baseline's file, with or without the suffix, or its protocol. The default baseline
+    is the first run of `BASELINE`, or else the first run, among complete runs if there are any.
+    Raises UsageError if no run has that name.
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -347,7 +347,7 @@ def beside(summaries: Sequence[Summary], name: str | None = None) -> list[Summar
 
 def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
     if name is None:
-        # What failed says little of what a round costs.
+        # A failed run says little about the cost of a round.
         group = [s for s in group if s["status"] == "complete"] or [*group]
         return next((s for s in group if s.protocol == BASELINE), group[0])
     files = (

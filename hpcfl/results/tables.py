@@ -1,4 +1,4 @@
-"""Tables and sentences on what runs cost; how they look is for :mod:`hpcfl.report.table`."""
+"""Tables and sentences about the cost of runs, which :mod:`hpcfl.report.table` formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _columns_of(party: str) -> Sequence[Column]:
 
 
 def phases(summary: Summary) -> Table:
-    """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
+    """Return a table of the cost of one run, with a row per phase and a last row for rounds."""
     # Parties that only some protocols have.
     others = [one for one in ("member", "helper") if f"{one}_bytes_up_mean" in summary.phases[-1]]
     columns = (*_PHASES, *(column for party in others for column in _columns_of(party)))
@@ -76,7 +76,7 @@ def phases(summary: Summary) -> Table:
 
 
 def facts(summary: Summary) -> Facts:
-    """Return what a run was, how it went, and how long its rounds took."""
+    """Return facts about a run: what it was, how it went, and how long its rounds took."""
     one = summary.figures
     rounds = f"{one['rounds_measured']} measured + {one['rounds_warmup']} of warm-up"
     reason = one["stop_reason"]
@@ -116,7 +116,7 @@ def facts(summary: Summary) -> Facts:
 
 
 def _of_model(summary: Summary) -> str:
-    """Return the model that the vectors are as long as, if it is recorded."""
+    """Return in parentheses the model that sets the length of the vectors; "" if unrecorded."""
     model = summary.config.get("model")
     return "" if model is None else f" ({formats.words(model)})"
 
@@ -139,11 +139,11 @@ def comparison(
     columns: str | None = None,
     numbered: bool = False,
 ) -> Table:
-    """Return runs side by side, each compared with one of its size.
+    """Return a table of runs, each compared with a baseline of the same size.
 
     `baseline` is as for :func:`~hpcfl.results.summary.beside`, `columns` as for
-    :func:`~hpcfl.results.columns.choose`; `numbered` puts the numbers of rows, by which notes call
-    them, before columns that are asked for without them.
+    :func:`~hpcfl.results.columns.choose`. With `numbered` the row numbers, which notes refer to,
+    are the first column if `columns` lacks them.
     """
     rows = beside(summaries, baseline)
     chosen, same = (choose(columns), []) if columns is not None else _chosen(rows)
@@ -173,7 +173,7 @@ def comparison(
 
 
 def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
-    """Return the columns that have something to tell, and in words what all rows have in common."""
+    """Return the columns to show, and in words the values that all rows have in common."""
     chosen, same = [], []
     for name, column in COLUMNS.items():
         values = [row.value(name) for row in rows]
@@ -181,11 +181,11 @@ def _chosen(rows: Sequence[Summary]) -> tuple[list[Column], list[str]]:
         if name not in SHOWN or not known:
             continue
         if len(known) == 1 and name in COMMON and None not in values:
-            # The notes say at what link seconds are modelled.
+            # The notes name the link of the modelled seconds.
             same += [f"{column.title} = {column.format(*known)}"] if name != "link" else []
         else:
             chosen.append(column)
-    # What a run is comes before what it costs.
+    # Columns that describe a run come before those of its cost.
     costs = (i for i, column in enumerate(chosen) if column.scale is not None)
     first = next(costs, len(chosen))
     return [*chosen[:first], *telling_apart(rows), *chosen[first:]], same
@@ -247,7 +247,7 @@ def render_promises(run: Run) -> str:
 
 
 def _remarks(summary: Summary) -> str:
-    """Return the files of a row, and how surely its seconds are known."""
+    """Return the files of a row, its status, and the interval of its measured seconds."""
     text = ", ".join(Path(path).name for path in summary.files)
     if summary["launches"] > 1:
         text = f"{counted(summary['launches'], 'repeat')}: {text}"
@@ -260,5 +260,5 @@ def _remarks(summary: Summary) -> str:
 
 
 def _rows(rows: Sequence[int]) -> str:
-    """Return numbers of rows in words: ``row 3``, ``rows 1, 2``."""
+    """Return row numbers in words: ``row 3``, ``rows 1, 2``."""
     return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}"

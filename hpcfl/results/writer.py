@@ -1,14 +1,14 @@
-"""Writes the HDF5 file of a run, so that a killed run leaves all its finished rounds readable.
+"""Writer of a run's HDF5 file, which leaves all finished rounds readable if the run is killed.
 
-An HDF5 file breaks when a process dies while it rewrites the file's *metadata* (the trees and
-headers that say where the data lie). So all metadata are written before the first round, under
-another name: the file appears under its own name complete, with space for some rounds, or for all
-where they do not take much. After that a round only overwrites raw data in place, and
-``/rounds/finished`` tells which rounds count. When the space is used up, a copy with twice as much
-takes the file's place at once, as a copy without the rest does at the end.
+An HDF5 file is corrupted if a process dies while it rewrites the file's *metadata* (the trees and
+headers that locate the data). The writer therefore writes all metadata to a draft, with space for
+some rounds, or for all if they are small, and renames the draft before the first round. Each round
+then only overwrites raw data in place, and ``/rounds/finished`` marks the rounds that count. When
+the space is used up, a copy with twice the space replaces the file atomically. At the end, a copy
+without unused space does.
 
-A full disk breaks a file in the same way. So the draft has all its bytes, and what finds no room is
-found before the first round.
+A full disk corrupts a file in the same way. The draft therefore has all its bytes allocated, so
+that a lack of space shows before the first round.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from hpcfl.results.record import (
 from hpcfl.system import hdf5, outputs
 from hpcfl.system.interruption import Left
 
-# Space for rounds that a new file has, if all take more; each further time it is doubled.
+# Largest space for rounds in a new file; it is doubled whenever it is used up.
 _FIRST_BYTES = 1 << 24
-# Rounds that are copied at once.
+# Rounds that are copied in one step.
 _AT_ONCE = 256
-# The nodes that a round needs, and some: those of rounds before would only take memory.
+# Metadata cache, enough for the nodes of one round: those of earlier rounds would waste memory.
 _CACHE_BYTES = 1 << 18
 
 
 def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, dim: int) -> Path:
-    """Return a new file name for a run, one that sorts by protocol, size and time."""
+    """Return a unique file name for a run, which sorts by protocol, size and time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return Path(folder) / f"{protocol}-{devices}x{dim}-{now}-{secrets.token_hex(4)}.h5"
 
@@ -62,12 +62,12 @@ def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, di
 class ResultsWriter:
     """The results file of one run, open for writing; `written` counts the finished rounds in it.
 
-    A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
-    `Left` is on its way out, ``failed`` if another exception is. `rounds` is the largest number of
-    rounds, warm-up included. `at_end` names what of the environment is found out when the run ends,
-    with what stands for it until then. `training` names figures of each round; `failures`,
-    `ranks`, `helpers` and `committee` say which of the optional datasets there are. A file that
-    exists or cannot be created is a UsageError.
+    As a context manager, it closes the file with the status ``complete``, ``interrupted`` after
+    `Left`, or ``failed`` after another exception. `rounds` is the largest number of rounds, warm-up
+    included. `at_end` maps facts of the environment that are known only at the end to placeholders.
+    `training` names the metrics of each training round; `failures`, `ranks`, `helpers` and
+    `committee` choose the optional datasets. Raises UsageError if the file exists or cannot be
+    created.
     """
 
     def __init__(
@@ -142,25 +142,25 @@ class ResultsWriter:
         at_end: Mapping[str, Any] | None = None,
         ranks: int = 0,
     ) -> ResultsWriter:
-        """Open the file of a run that did not come to its end, to go on behind its finished rounds.
+        """Open the file of an unfinished run, to append rounds after its finished ones.
 
-        Of these the first `kept` stay, by default all. What the file says of run and machine stays,
-        but for the values of `config`, and what is `asked` for. The launch that goes on is
-        described in a group of its own, ``/resumed/1`` and so on; `rounds` counts those that are
-        finished too, and `ranks` may be more than there were. The file is replaced as a whole. It
-        is a UsageError if it cannot be opened or replaced, or another process is writing it.
+        The first `kept` finished rounds stay, by default all. The description of run and machine
+        stays, except for the values in `config` and `asked`. A group of its own, ``/resumed/1`` and
+        so on, describes the new launch. `rounds` includes the finished rounds, and `ranks` may be
+        larger than before. The file is replaced as a whole. Raises UsageError if it cannot be
+        opened or replaced, or if another process is writing it.
         """
         self = cls.__new__(cls)
-        # The file itself, where the path is a link to it: its folder is where it is replaced.
+        # Links are resolved, because the draft has to be in the folder of the file itself.
         self.path = Path(os.path.realpath(path))
         self._rounds = rounds
         with _told(UsageError, f"cannot continue {self.path}", ": see that it can be written to"):
-            # The lock is that of a writer which is at work; it ends with the writer's process.
+            # A running writer holds a lock, which ends with its process.
             old = _opened(self.path, "r+")
         self._stat = os.stat(self.path)
         with old:
             self.run_id = str(old.attrs["run_id"])
-            with suppress(OSError):  # of a process that was killed while it wrote it
+            with suppress(OSError):  # a draft that a killed process left
                 self._draft.unlink(missing_ok=True)
             finished = schema.finished(old[schema.ROUNDS])
             self.written = finished if kept is None else kept
@@ -181,9 +181,9 @@ class ResultsWriter:
 
     @contextmanager
     def _creating(self, *, keep: bool = False) -> Iterator[Any]:
-        """Yield a new file to be filled, which then takes its name with all its space.
+        """Yield a draft to be filled, which then becomes the file, with all its space allocated.
 
-        With `keep` it must not have the place of another file, else only of the one that was open.
+        With `keep` it must not replace any file; otherwise it must replace the file that was open.
         """
         if not keep and not (
             self.path.exists() and os.path.samestat(self._stat, os.stat(self.path))
@@ -198,11 +198,11 @@ class ResultsWriter:
             yield file
 
     def _open(self, launch: str) -> None:
-        """Open the complete file at its path."""
+        """Open the created file for writing rounds."""
         with _told(UsageError, f"cannot write to {self.path}"):
-            # Without a cache of chunks: it would hold rounds that are never looked at again.
+            # Without a cache of chunks, which would hold rounds that are never read again.
             self._file = _opened(self.path, "r+", rdcc_nbytes=0)
-        # A node of HDF5's trees takes six times what it is accounted for.
+        # A node of HDF5's trees takes six times the memory that HDF5 accounts for it.
         config = self._file.id.get_mdc_config()
         config.set_initial_size = True
         config.min_size = config.initial_size = config.max_size = _CACHE_BYTES
@@ -214,10 +214,10 @@ class ResultsWriter:
         self._training = dict(self._file.get(schema.TRAINING, {}))
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
-        """Write one round and make it safe against the death of this process.
+        """Write one round so that it survives the death of this process.
 
-        `training` has a value for each name given at the start.
-        HpcflError says that the file system refuses the data.
+        `training` has a value for each metric named at the start. Raises HpcflError if the file
+        system refuses the data.
         """
         command = f"hpcfl {'train' if self._training else 'bench'} --resume"
         kept = (
@@ -233,16 +233,16 @@ class ResultsWriter:
         with _told(HpcflError, f"cannot write round {self.written} to {self.path}", f": {kept}"):
             for name, dataset in (self._datasets | self._training).items():
                 value = np.asarray(values[name])
-                # Of a launch with fewer ranks than the first nothing is known of the others.
+                # A launch with fewer ranks than the first leaves the values of the others unknown.
                 dataset[(self.written, *map(slice, value.shape))] = value
-            # Two flushes: the mark must not reach the file before what it vouches for.
+            # Two flushes: the mark must not reach the file before the data of the round.
             self._file.flush()
             self._finished[self.written] = True
             self._file.flush()
         self.written += 1
 
     def _grow(self) -> None:
-        """Let a copy with space for twice as many rounds take the place of the file."""
+        """Replace the file by a copy with space for twice as many rounds."""
         allocated = min(self._rounds, 2 * self._allocated)
         with self._creating() as file:
             _copy(self._file, file, allocated, self.written)
@@ -251,15 +251,15 @@ class ResultsWriter:
         self._open(self._launch)
 
     def mark_interrupted(self) -> None:
-        """Set the status to ``interrupted`` now, from any thread; how the run ends replaces it."""
+        """Set the status to ``interrupted``, from any thread; `close` replaces it later."""
         with suppress(OSError, RuntimeError, ValueError, KeyError):
             self._file.attrs.modify(schema.STATUS, np.array("interrupted", schema.STATUS_TYPE))
             self._file.flush()
 
     def record_end(self, values: Mapping[str, Any]) -> None:
-        """Write what of the environment is found out when the run ends, by the names of `at_end`.
+        """Write facts named in `at_end`, which are known only when the run ends.
 
-        Text has at most 16 bytes. HpcflError says that the file system refuses the data.
+        Text has at most 16 bytes. Raises HpcflError if the file system refuses the data.
         """
         with _told(HpcflError, f"cannot finish {self.path}"):
             for name, value in values.items():
@@ -267,14 +267,14 @@ class ResultsWriter:
                 self._file[group].attrs.modify(name, _fixed(value))
 
     def close(self, status: str) -> None:
-        """End the file: set its status and cut it to its finished rounds. May be called again."""
+        """Set the status, cut the file to its finished rounds, and close it if it is open."""
         if not self._file:
             return
         with _told(HpcflError, f"cannot finish {self.path}"):
             _end(self._file, status)
             self._file.close()
         if self.written < self._allocated:
-            # It only tidies up: readers go by the marks, so on a full disk the file stays as it is.
+            # This only frees space: readers use the marks, so on a full disk the file may stay.
             with suppress(HpcflError), self._creating() as file, _opened(self.path, "r") as whole:
                 _copy(whole, file, self.written, self.written)
 
@@ -290,7 +290,7 @@ class ResultsWriter:
         if error is None:
             self.close("complete")
             return
-        # What goes wrong with a file that is given up is not what has to be told.
+        # The exception that ended the run matters more than an error while its file is closed.
         with suppress(HpcflError):
             self.close("interrupted" if isinstance(error, Left) else "failed")
 
@@ -303,7 +303,7 @@ def complete(path: Path) -> None:
 
 @contextmanager
 def _told(problem: type[HpcflError], sentence: str, advice: str = "") -> Iterator[None]:
-    """Raise a problem in place of what HDF5 and the file system raise."""
+    """Raise `problem` in place of exceptions of HDF5 and the file system."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -311,13 +311,12 @@ def _told(problem: type[HpcflError], sentence: str, advice: str = "") -> Iterato
 
 
 def _opened(path: Path, mode: str, **more: Any) -> Any:
-    # The oldest file format has no checksums: a half-written attribute at the end of a run then
-    # spoils nothing but itself.
+    # The oldest file format has no checksums, so a half-written attribute corrupts only itself.
     return hdf5.opened(path, mode, libver="earliest", **more)
 
 
 def _begin(file: Any, launch: str, at_end: Mapping[str, Any]) -> None:
-    """Create the attributes that tell how run and launch ended, of fixed length."""
+    """Create the attributes of fixed length that say how run and launch ended."""
     file.attrs.create(schema.STATUS, np.bytes_("running"), dtype=schema.STATUS_TYPE)
     file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
     for name, value in at_end.items():
@@ -333,7 +332,7 @@ def _end(file: Any, status: str) -> None:
 def _allocate(
     group: Any, datasets: Iterable[StoredDataset], lengths: Mapping[str, int], rounds: int
 ) -> None:
-    """Create datasets of all rounds, allocated, one round to a chunk."""
+    """Create datasets with allocated space for `rounds` rounds, one chunk per round."""
     for wanted in datasets:
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -355,9 +354,9 @@ def _allocate(
 
 
 def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:
-    """Copy a results file to another one with space for `rounds`, of which the `kept` first are in.
+    """Copy the first `kept` rounds and all else of a file to a file with space for `rounds`.
 
-    And for so many ranks, if the old one has fewer.
+    The new file has space for at least `ranks` ranks.
     """
     known = {dataset.name: dataset for dataset in (*KNOWN, schema.MARKED)}
     for name, value in old.attrs.items():

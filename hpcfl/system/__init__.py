@@ -1,1 +1,1 @@
-"""Environment, launch, interruption, files, settings of MPI: what concerns the system."""
+"""The system around a run: environment, launch, interruption, files and settings of MPI."""

@@ -1,8 +1,8 @@
 """Settings of the C library's allocator that keep freed memory in the process.
 
-By default glibc takes arrays from 128 KiB on from the operating system anew, which clears each page
-first, and gives them back when they are freed. It keeps up to twice the largest that was freed so
-far: what a round took depended on what had come before it in the process.
+By default glibc requests each array of 128 KiB or more from the operating system, which clears its
+pages, and returns it when it is freed. It then keeps up to twice the largest size freed so far, so
+the time of a round would depend on what the process did before.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import ctypes
 import os
 from functools import cache
 
-# Parameters of mallopt, as in malloc.h.
+# Numbers of mallopt's parameters, from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-# Larger arrays are the system's, which has them back at once: the most that glibc allows for.
+# Larger arrays come from the system, and go back to it as soon as they are freed.
 LARGEST_KEPT = 1 << 23
-# So much may be free at the end of the heap before it is given back.
+# The heap keeps up to this much free memory at its end.
 KEPT_FREE = 1 << 30
-# By which users of glibc say so themselves.
+# Environment variables by which users choose these values themselves.
 SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @cache
 def keep_freed() -> bool:
-    """Let freed memory stay with this process; return whether the C library can.
+    """Make the C library keep freed memory in this process; return whether it does.
 
-    An array larger than `LARGEST_KEPT` goes back at once, and so does all that is free behind the
-    last array in use where it is more than `KEPT_FREE`. Where the environment says how glibc is to
-    do it, it stays so.
+    Arrays larger than `LARGEST_KEPT` still go back to the system at once, and so does free memory
+    beyond `KEPT_FREE` at the end of the heap. Settings in the environment are left as they are.
     """
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or {*SETTINGS} & {*os.environ}:
         return False

@@ -1,6 +1,6 @@
-"""What else the machine did while something was measured: counters before and after, and warnings.
+"""Disturbances of a measurement: the machine's counters before and after it, and warnings.
 
-The counters of every host are recorded, in the order of `hosts`; NaN where the system keeps none.
+The counters of every host are recorded, in the order of `hosts`. A missing counter is NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcfl.report.formats import counted
 from hpcfl.system import machine
 from hpcfl.system.machine import read
 
-# What is counted, and what the number says.
+# The counters and their meanings.
 COUNTERS = {
     "clock_seconds": "clock that the other counters are read by",
     "load_1min": "mean number of runnable processes over the last minute",
@@ -28,20 +28,20 @@ COUNTERS = {
     "thermal_throttlings": "how often cores slowed down because of heat",
     "stolen_seconds": "CPU time that the hypervisor gave to other machines, all cores together",
 }
-# Under these names they are recorded before and after a run.
+# Names of the counters recorded before and after a run.
 BEFORE = tuple(f"before_{name}" for name in COUNTERS)
 AFTER = tuple(f"after_{name}" for name in COUNTERS)
 
-# Less than this is not worth a warning: other programs swap a page, hypervisors take a moment.
+# Smaller values cause no warning: some swapped pages and some stolen time are normal.
 SWAP_BYTES = 1 << 20
 LOST_SHARE = 0.01
 LOST_SECONDS = 0.1
-# A sentence names at most so many hosts.
+# A warning names at most this many hosts.
 _HOSTS_NAMED = 4
 
 
 def counters() -> dict[str, float]:
-    """Return the machine's counters by the names of `COUNTERS`, NaN for what is not known."""
+    """Return this machine's `COUNTERS` by name; an unknown counter is NaN."""
     import psutil
 
     swap = psutil.swap_memory()
@@ -60,9 +60,9 @@ def counters() -> dict[str, float]:
 def recorded(
     names: Sequence[str], hosts: Sequence[Mapping[str, float] | None]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return counters of all hosts by their names in a file, which are `BEFORE` or `AFTER`.
+    """Return the counters of all hosts under the given names, which are `BEFORE` or `AFTER`.
 
-    `hosts` has None for a host of which nothing is known.
+    `hosts` has None for a host whose counters are unknown.
     """
     return {
         name: np.array([math.nan if values is None else values[counter] for values in hosts])
@@ -71,7 +71,7 @@ def recorded(
 
 
 def _quota_throttled() -> float:
-    """Return the seconds from the control group of this process, of either version."""
+    """Return the throttled seconds of this process's control group, of version 1 or 2."""
     for folder in machine.cgroups("cpu"):
         found = re.search(r"^throttled_(usec|time) (\d+)$", read(folder / "cpu.stat"), re.MULTILINE)
         if found:
@@ -86,16 +86,16 @@ def _thermal_throttlings() -> float:
 
 
 def warnings(environment: Mapping[str, Any]) -> list[str]:
-    """Return what disturbed a run, a sentence each, as far as its recorded environment tells.
+    """Return one sentence for each disturbance that a run's recorded environment shows.
 
-    Where several hosts are known, a sentence says which of them it is about.
+    In a run on several hosts, each sentence names the hosts that it applies to.
     """
     names, hosts = _by_host(environment)
     places: dict[str, list[str]] = {}
     for name, facts in zip(names, hosts, strict=True):
         for sentence in _of_host(facts):
             places.setdefault(sentence, []).append(name)
-    # All hosts of a lab are one machine.
+    # All hosts of a netlab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
         return list(places)
     return [
@@ -106,7 +106,7 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
 
 
 def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, float]]]:
-    """Return the hosts' names, and the numbers that are known of each."""
+    """Return the hosts' names, and the known numbers of each host."""
     ranks = environment.get("host_ranks") or [None]
     names = environment.get("hosts") or []
     if len(names) != len(ranks):
@@ -127,7 +127,7 @@ def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, 
 
 
 def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
-    """Yield what disturbed the ranks of a host."""
+    """Yield one sentence for each disturbance of the ranks on a host."""
 
     def grown(name: str) -> float:
         start, end = facts.get(f"before_{name}"), facts.get(f"after_{name}")
@@ -140,7 +140,7 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
             f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
             "not"
         )
-    # More than this run's own start explains.
+    # The start of this run itself causes a load of up to one per rank.
     load = facts.get("before_load_1min", 0.0)
     if cores and load > max(cores, ranks):
         yield f"a load of {load:.1f} on {on_cores} before the run: other programs were at work"
@@ -148,13 +148,13 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
     if max(swapped) > SWAP_BYTES:
         yield (
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
-            "during the run: seconds show the disk too"
+            "during the run: wall times include disk access"
         )
     seconds, throttled = grown("clock_seconds"), grown("quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
         yield (
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
-            "measured seconds show the quota"
+            "wall times include this delay"
         )
     hot = grown("thermal_throttlings")
     if hot > 0:

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from hpcfl.system import environment, machine, mpiconfig
 
-# With a warning, hpcfl works, but there is a remedy.
+# WARNING means that hpcfl works, but that the remedy improves something.
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-# pip keeps what it built before, against another MPI perhaps, and takes it again unless told.
+# Without --no-cache-dir, pip may reuse a wheel that it built against another MPI.
 BUILD_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary=mpi4py mpi4py"
 LIMIT_SECONDS = 90.0
-# As many as `mpirun -n 101 hpcfl bench` has: more are not needed to test crowded cores.
+# The ranks of `mpirun -n 101 hpcfl bench` are enough to test oversubscribed cores.
 MOST_RANKS = 101
 
 _MPI_PROGRAM = """
@@ -34,7 +34,7 @@ mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
 print(MPI.Get_library_version().strip("\\0\\n ").splitlines()[0])
 """
-# One line: some launchers do not pass a line break on.
+# In one line, because some launchers do not pass on line breaks.
 SUM_PROGRAM = (
     "from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(1); c.rank or print('ranks', s)"
 )
@@ -58,7 +58,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended; `status` is None if it could not be started or took too long."""
+    """The outcome of a command; `status` is None if it could not start or took too long."""
 
     status: int | None
     output: str = ""
@@ -69,7 +69,7 @@ class Ran:
         """What the command itself said about its failure, in one line."""
         lines = [line.strip("-=*+| ") for line in f"{self.errors}\n{self.output}".splitlines()]
         lines = [line for line in lines if line] or [f"exit status {self.status}"]
-        # A Python traceback ends with what went wrong, a launcher's help text begins with it.
+        # A Python traceback ends with the error; a launcher's help text begins with it.
         traceback = any(line.startswith("Traceback") for line in lines)
         return lines[-1 if traceback else 0][:200]
 
@@ -90,7 +90,7 @@ class Implementation:
 
 
 def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] = os.environ) -> Ran:
-    """Run a command to its end or to its time limit, and then end all it has started."""
+    """Run a command; after the time limit, end it and the processes that it started."""
     try:
         process = subprocess.Popen(
             command,
@@ -108,18 +108,18 @@ def run(command: list[str], limit_seconds: float, variables: Mapping[str, str] =
         output, errors = process.communicate(timeout=limit_seconds)
         return Ran(process.returncode, output, errors)
     except subprocess.TimeoutExpired:
-        # A launcher that is asked to end takes its ranks along; a killed one leaves them behind.
+        # A launcher ends its ranks when it receives SIGTERM; a killed one leaves them behind.
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=10)
                 break
-        return Ran(None, errors=f"no end within {limit_seconds:g} seconds")
+        return Ran(None, errors=f"it did not end within {limit_seconds:g} seconds")
 
 
 def examine() -> Iterator[Check]:
-    """Run every check, in an order in which the first problem explains later ones."""
+    """Run the checks, in an order in which the first problem explains later ones."""
     yield check_machine()
     yield check_command()
     library, launcher = find_library(), find_launcher()
@@ -132,7 +132,7 @@ def examine() -> Iterator[Check]:
 
 
 def check_machine() -> Check:
-    """Report cores, memory and load, because other work on the machine spoils measurements."""
+    """Report cores, memory and load; warn of other work, which would disturb measurements."""
     facts = environment.capture_local()
     cores, load = facts["cores_usable"], facts["load_1min"]
     found = (
@@ -162,7 +162,7 @@ def find_library() -> Implementation:
 
 
 def find_launcher(search: str | None = None) -> Implementation | None:
-    """Return the mpirun on PATH, for Intel MPI its mpiexec.hydra; None if there is none."""
+    """Return the mpirun on PATH (for Intel MPI, its mpiexec.hydra), or None without one."""
     path = shutil.which("mpirun", path=search) or shutil.which("mpiexec", path=search)
     if path is None:
         return None
@@ -176,7 +176,7 @@ def find_launcher(search: str | None = None) -> Implementation | None:
 
 
 def identify(text: str) -> Implementation:
-    """Return the implementation that the version text of a library or of mpirun speaks of."""
+    """Return the implementation that the version text of a library or of mpirun names."""
     families = {
         "Open MPI": r"Open ?MPI\)?[ v]*([\d.]+\w*)|OpenRTE\)?\s*([\d.]+\w*)",
         "Intel MPI": r"Intel\(R\) MPI Library(?:.*?Version)?[ v]*([\d.]+)",
@@ -213,10 +213,10 @@ def check_mpi(library: Implementation, launcher: Implementation | None) -> Check
 
 
 def belong_together(launcher: Implementation, library: Implementation) -> bool:
-    """Return whether processes that the launcher starts find each other with the library.
+    """Return whether processes that the launcher starts can connect through the library.
 
-    MPICH and its descendants share one start-up protocol across versions; Open MPI promises it
-    only within one.
+    MPICH and its descendants share one start-up protocol across versions. Open MPI guarantees a
+    common protocol only within one version.
     """
     descendants = {"MPICH", "MVAPICH", "Intel MPI"}
     if {launcher.family, library.family} <= descendants:
@@ -225,7 +225,7 @@ def belong_together(launcher: Implementation, library: Implementation) -> bool:
 
 
 def check_launch(launcher: Implementation) -> Check:
-    """Check that ranks, as many as there are cores but no more than three, find each other."""
+    """Check that one rank per core, but at most three ranks, can connect to each other."""
     ranks = max(1, min(3, machine.usable() or 1))
     ran = _run_ranks(launcher, ranks, SUM_PROGRAM)
     answers = re.findall(r"ranks (\d+)", ran.output)
@@ -239,7 +239,7 @@ def check_launch(launcher: Implementation) -> Check:
 
 
 def check_oversubscription(launcher: Implementation) -> Check:
-    """Check that a bare mpirun starts far more ranks than cores, and they make progress."""
+    """Check that mpirun without options starts more ranks than cores, and they make progress."""
     cores = os.cpu_count() or 1
     ranks = max(cores + 1, min(4 * cores + 1, MOST_RANKS))
     ran = _run_ranks(launcher, ranks, _CROWD_PROGRAM)

@@ -1,6 +1,6 @@
 """The machine, the software and the settings that a measurement was made with.
 
-Facts that the system does not provide are None or missing; they raise no error.
+Facts that the system does not provide are None or missing; this raises no error.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _MPI_FACTS = (
 _CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _NETWORKS = Path("/sys/class")
 
-# Variables that change how ranks compute and how messages move; no others are recorded. Of Open
-# MPI, PRRTE and PMIx those are parameters of the frameworks that move messages and place ranks.
-# The others start processes, with any command, or pass on any variable.
+# Only variables that change how ranks compute or how messages move are recorded. For Open MPI,
+# PRRTE and PMIx, these are the parameters of frameworks that move messages or place ranks. Other
+# parameters may hold any command that starts processes, or any variable to pass on.
 _STEERS = re.compile(
     r"(OMPI|PRTE|PMIX)_MCA_(accelerator|allocator|bml|btl|coll|common|errmgr|gds|hwloc|memory|mpi"
     r"|mpool|mtl|op|opal|osc|part|patcher|pml|rcache|rmaps|shmem|smsc|threads|timer|topo)(_|$)"
@@ -49,8 +49,9 @@ _STEERS = re.compile(
     r"|(UCX|UCC|HCOLL|SHARP|FI|PSM2|PSM3|OMP|KMP|GOMP|OPENBLAS|MKL)_"
     r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|HDF5_USE_FILE_LOCKING|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
-# Of these, those that name a job, a process, a folder, a user or an address, describe the machine,
-# say how processes are started, may be secrets or remarks, or are set by libraries of Python.
+# Exceptions: variables that name a job, a process, a folder, a user or an address, that
+# describe the machine or how processes start, that may hold secrets or remarks, or that Python
+# libraries set.
 _IDENTIFIES = re.compile(
     r"^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)|^KMP_(DUPLICATE_LIB_OK|INIT_AT_FORK)$"
     r"|(^|_)(RANK|RANKID|LOCALID|NODEID|VPID|PID|PGID|JOBID|JOB_ID|STEP_ID|UUID|FD|NAMESPACE"
@@ -66,18 +67,18 @@ def capture(
     places: Sequence[tuple[str, Sequence[int]]],
     by_host: Sequence[Mapping[str, Any] | None] = (),
 ) -> dict[str, Any]:
-    """Return everything that is worth recording about the environment of a run.
+    """Return the facts about the environment of a run that are recorded.
 
-    `mpi_facts` are what the communicator knows; `places` are the host and the hardware threads of
-    every rank, this one's first. `by_host` has what `capture_local` found on every host, this one
-    first, and None where it is not known; without it, only this host is looked at.
+    `mpi_facts` come from the communicator. `places` has the host and the hardware threads of every
+    rank, this rank first. `by_host` has the result of `capture_local` for every host, this host
+    first, or None where it is unknown. Without `by_host`, only this host is examined.
     """
     found = list(by_host) or [capture_local()]
     local = found[0] or {}
     names = [host for host, _ in places]
     unique = list(dict.fromkeys(names))
     counts = [names.count(host) for host in unique]
-    # In a netlab all hosts are this one, and their ranks share its cores.
+    # All hosts of a netlab are this machine, and their ranks share its cores.
     sharing = [sum(counts)] if mpi_facts.get("transport") == "netlab" else counts
     usable = [None if facts is None else facts["cores_usable"] for facts in found]
     ratios = [ranks / each for ranks, each in zip(sharing, usable, strict=False) if each]
@@ -125,7 +126,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "python_version": platform.python_version(),
         "hpcfl_version": hpcfl.__version__,
         **{f"{name}_version": importlib.metadata.version(name) for name in _PACKAGES},
-        # Of the one inside the package, which is not Python's.
+        # The OpenSSL inside the package cryptography, which is not Python's.
         "openssl_version": backend.openssl_version_text(),
         **native.facts(),
         "git_commit": code.commit,
@@ -137,7 +138,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
 
 
 def _mapping(homes: Sequence[int]) -> str | None:
-    """Return how ranks follow each other on the hosts, which are numbered as they appear."""
+    """Return how ranks are mapped to hosts, which are numbered in the order they appear."""
     if not homes:
         return None
     if list(homes) == sorted(homes):
@@ -147,7 +148,7 @@ def _mapping(homes: Sequence[int]) -> str | None:
 
 
 def _binding(places: Sequence[tuple[str, Sequence[int]]]) -> str | None:
-    """Return to how many hardware threads ranks are bound, and how many ranks share one at most."""
+    """Return how many hardware threads a rank is bound to, and how many ranks share one at most."""
     sizes = {len(threads) for _, threads in places}
     if not sizes or 0 in sizes:
         return None
@@ -175,13 +176,13 @@ def _turbo() -> bool | None:
 
 
 def networks() -> list[str]:
-    """Return kind and rate of every network port of this host that is up, without their names."""
+    """Return the kind and rate, but not the name, of every active network port of this host."""
     found = []
     for port in _NETWORKS.glob("infiniband/*/ports/*"):
         if "ACTIVE" in read(port / "state"):
             found.append(f"{read(port / 'link_layer')} {read(port / 'rate')}".strip())
     for card in _NETWORKS.glob("net/*"):
-        # What is virtual has no device, and 1 is the kernel's number of Ethernet.
+        # A virtual interface has no device. The kernel's number for Ethernet is 1.
         up = read(card / "operstate") == "up" and (card / "device").exists()
         if up and read(card / "type") == "1":
             speed = read(card / "speed")
@@ -191,7 +192,7 @@ def networks() -> list[str]:
 
 
 def steering(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables that steer a measurement; equal launches have equal ones."""
+    """Return the variables that affect a measurement; they are equal for equal launches."""
     return {
         name: value
         for name, value in sorted(settings.items())

@@ -1,4 +1,4 @@
-"""Opens all HDF5 files, and words what is wrong with them."""
+"""Opens all HDF5 files, and describes what is wrong with them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
     """Open a file as `h5py.File` does.
 
-    A UsageError says that another process is writing the file, or that its file system has no
-    locks.
+    Raises a UsageError if another process is writing the file, or its file system has no locks.
     """
     import h5py
 
     try:
-        # In this way h5py opens by default: a process cannot open a file in two ways at a time.
+        # h5py's default, because a process cannot open a file with two kinds of locking at once.
         return h5py.File(path, mode, locking="best-effort" if lock else False, **more)
     except OSError as error:
         if "unable to lock file" not in str(error):
@@ -38,8 +37,8 @@ def opened(path: Path, mode: str, *, lock: bool = True, **more: Any) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """Return what the system says is wrong, without HDF5's account of where."""
-    # HDF5 hands some errors on in words alone.
+    """Return the system's message about an error, without HDF5's account of its place."""
+    # HDF5 passes on the number of some errors only inside the text.
     found = re.search(r"errno = (\d+)", str(error))
     number = getattr(error, "errno", None) or (found and int(found[1]))
     return os.strerror(number) if number else " ".join(str(error).split())

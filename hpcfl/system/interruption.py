@@ -1,7 +1,7 @@
-"""Signals that ask a run to leave: Ctrl-C, and what schedulers send before they kill.
+"""Signals that ask a run to stop: Ctrl-C, and those that schedulers send before they kill.
 
-The request is noted, the round ends, and all ranks leave together. Where the round cannot end in
-time, a thread ends the process: the main one may be inside MPI, where Python runs no handlers.
+The request is noted, the round ends, and all ranks leave together. If the round takes too long, a
+second thread ends the process, because the main one may be inside MPI, where no handler runs.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from typing import NoReturn
 from hpcfl.errors import AgreedError
 from hpcfl.system import launch
 
-# Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
+# Exit status of a stopped run that can be resumed: EX_TEMPFAIL of sysexits.h, "try again".
 LEFT_STATUS = 75
-# SIGUSR1 is an early warning: who sends it lets the round end, however long that takes.
+# SIGUSR1 is an early warning; its sender lets the round end, however long that takes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# These are followed by a kill: mpirun's within a second, Slurm's after 30 (KillWait).
+# mpirun kills within a second after these signals, Slurm after 30 seconds (KillWait).
 URGENT = (signal.SIGINT, signal.SIGTERM)
 # A round that has not ended this long after an urgent signal is given up.
 DEADLINE_SECONDS = 6.0
-# The same signal once more is a second request; sooner, two launchers forwarded the same one.
+# A signal repeated after this time is a second request; earlier, it may be the forwarded first one.
 AGAIN_SECONDS = 0.5
-# Nothing that is still to be written delays leaving by more than this.
+# Last writes delay the end of the process by at most this time.
 LAST_SECONDS = 2.0
 
 _STOP = 0
 
 
 class Left(AgreedError):
-    """A run that was told to leave; its exit status is `LEFT_STATUS` if it can go on, else 1."""
+    """A signal stopped the run; the exit status is `LEFT_STATUS` if it can be resumed, else 1."""
 
     def __init__(self, message: str, *, resumable: bool = True) -> None:
         super().__init__(message, LEFT_STATUS if resumable else 1)
 
 
 def _given_up() -> str:
-    """Return what the first rank says that is stopped while no results are being written."""
+    """Return what rank 0 prints if it is stopped while no results are written; "" on others."""
     if launch.guess_rank():
         return ""
     return f"stopped by a signal: what was at hand did not end within {DEADLINE_SECONDS:g} s"
 
 
 class Interruption:
-    """Whether this process was told to leave."""
+    """Whether a signal has asked this process to stop, and what happens then."""
 
     def __init__(self) -> None:
         self.asked = False
-        self.resumable = True  # whether what is given up can go on
-        self.advice = ""  # how to go on, where that is not the way of a single run
+        self.resumable = True  # whether the run can be resumed if the round is given up
+        self.advice = ""  # how to resume, if not as a single run is resumed
         self._mark: Callable[[], object] = str
         self._last_words: Callable[[], str] = _given_up
 
@@ -64,10 +64,10 @@ class Interruption:
 
     @contextmanager
     def writing(self, mark: Callable[[], object], last_words: Callable[[], str]) -> Iterator[None]:
-        """Say what is to be done, on the rank that writes results, while they are written.
+        """Set what a signal triggers while this rank writes results.
 
-        Another thread calls `mark` as soon as a signal comes, because the process may be killed
-        next, and `last_words` for the sentence to print when the round is given up.
+        Another thread calls `mark` as soon as a signal arrives, because a kill may follow. If the
+        round is given up, that thread prints the sentence that `last_words` returns.
         """
         self._mark, self._last_words = mark, last_words
         if self.asked:
@@ -81,7 +81,7 @@ class Interruption:
         self.asked = True
 
     def _watch(self, heard: int) -> None:
-        """Wait for signals; end the process when it is time."""
+        """Wait for signals; end the process at the deadline or at a second request."""
         received: dict[int, float] = {}
         deadline = None
         while True:
@@ -95,7 +95,7 @@ class Interruption:
                     continue
                 now, first = time.monotonic(), number not in received
                 if not received:
-                    # The main thread, which also notes it, may be inside MPI.
+                    # The main thread, which also sets this, may be inside MPI.
                     self.asked = True
                     _within(LAST_SECONDS, self._mark)
                 received.setdefault(number, now)
@@ -105,7 +105,7 @@ class Interruption:
                     deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
 
     def _leave(self) -> NoReturn:
-        """End the process at once; what other threads are at is lost."""
+        """End the process at once, without waiting for other threads."""
 
         def speak() -> None:
             sentence = self._last_words()
@@ -119,14 +119,14 @@ class Interruption:
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:
-    """Call something that may fail, and may never return."""
+    """Call a function that may fail or never return, and wait for it at most `seconds`."""
 
     def suppressed() -> None:
         with suppress(Exception):
             call()
 
     thread = threading.Thread(target=suppressed, daemon=True)
-    # Without memory for a thread nothing is said or marked, but the process must end.
+    # Without memory for a thread the function is not called, but the process must still end.
     with suppress(RuntimeError):
         thread.start()
         thread.join(seconds)
@@ -136,20 +136,20 @@ _current: Interruption | None = None
 
 
 def current() -> Interruption:
-    """Return what notes signals now; outside of `noting_signals` what never hears of one."""
+    """Return the current state; outside of `noting_signals`, one that no signal changes."""
     return _current or Interruption()
 
 
 @contextmanager
 def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
-    """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.
+    """Note Ctrl-C, SIGTERM and SIGUSR1, which would otherwise end the process.
 
     After Ctrl-C or SIGTERM the process ends with `LEFT_STATUS` when `DEADLINE_SECONDS` have passed,
-    or when the same signal comes again. Within another such context, and in a thread that is not
-    the main one, this changes nothing.
+    or when the same signal comes again. Within another such context, or outside the main thread,
+    this changes nothing.
 
-    `to_the_end` says that nothing but the end of the process follows. A rank of MPI then ignores
-    these signals: if it died of one, the others might wait for it in `MPI_Finalize` for ever.
+    `to_the_end` says that the process ends after this context. An MPI rank then ignores these
+    signals: if one ended the rank, the other ranks might wait for it in `MPI_Finalize` for ever.
     """
     global _current
     if _current is not None or threading.current_thread() is not threading.main_thread():
@@ -169,7 +169,7 @@ def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
         _current = None
         signal.set_wakeup_fd(wakeup)
         for number, handler in handlers.items():
-            # By the kernel, as Python's handlers are gone before MPI_Finalize.
+            # The kernel ignores them, because Python removes its handlers before MPI_Finalize.
             ignored = to_the_end and launch.launched_by_mpi()
             signal.signal(number, signal.SIG_IGN if ignored else handler)
         os.write(told, bytes([_STOP]))

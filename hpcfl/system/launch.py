@@ -1,7 +1,7 @@
-"""How this process was started, as far as its surroundings tell before MPI is touched.
+"""How this process was started, as far as that is known before MPI is initialised.
 
-Nothing but `os` and `sys` is imported here: every rank asks these questions first of all, also for
-a usage error or ``--help``.
+At its top it imports only `os` and `sys`, because every rank uses it first, even for a usage error
+or ``--help``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
-# As in typing, which costs milliseconds to import.
+# Replaces typing.TYPE_CHECKING, whose import costs milliseconds.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-# The first that is set counts. A launcher's own variables come before those of the process manager
-# under it, because mpirun inside a Slurm job or step inherits the outer ones.
+# The first one that is set counts. A launcher's own variables come before those of the process
+# manager under it, because mpirun inside a Slurm job or step inherits the outer ones.
 RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",  # Open MPI
     "MV2_COMM_WORLD_RANK",  # MVAPICH
@@ -24,15 +24,15 @@ RANK_VARIABLES = (
 )
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
 
-# Slurm numbers the batch script, an interactive shell and other steps of its own from here on.
+# Slurm's own steps, such as the batch script or an interactive shell, have numbers from here on.
 _SLURM_RESERVED_STEPS = 0xFFFFFFF0
 
-# Set by `hpcfl netlab` for the ranks that it starts: the facts about their links, as JSON.
+# `hpcfl netlab` passes the facts about a rank's links to the rank in this variable, as JSON.
 NETLAB_VARIABLE = "HPCFL_NETLAB"
 
-# Set by Open MPI's launcher for the ranks of ``mpirun --with-ft ulfm``.
+# Open MPI's launcher sets this variable for the ranks of ``mpirun --with-ft ulfm``.
 ULFM_VARIABLE = "OMPI_MCA_mpi_ft_enable"
-# Ranks of such a job that end early do so this long after each other, and all of them within this.
+# A failing rank of such a job waits APART_SECONDS for each lower rank, ALL_GONE_SECONDS at most.
 APART_SECONDS, ALL_GONE_SECONDS = 0.05, 3.0
 
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -41,8 +41,8 @@ _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 def launched_by_mpi() -> bool:
     """Return whether a launcher such as mpirun or srun started this process as an MPI rank.
 
-    A Slurm step of one task counts only if it offers a process manager: an interactive shell is
-    such a step as well, and what is typed there is not an MPI job.
+    A Slurm step of one task counts only if it has a process manager, because an interactive shell
+    is such a step as well, and a command typed there is not an MPI job.
     """
     return any(_number(name) is not None for name in RANK_VARIABLES) or _slurm_tasks() > 1
 
@@ -64,17 +64,14 @@ def guess_size() -> int | None:
 
 
 def survives_deaths() -> bool:
-    """Return whether this job was started with ``mpirun --with-ft ulfm``.
-
-    MPI itself does not tell.
-    """
+    """Return whether this job was started with ``mpirun --with-ft ulfm``; MPI does not tell."""
     return os.environ.get(ULFM_VARIABLE, "").lower() in ("1", "true", "yes", "enabled")
 
 
 def wait_for_turn() -> None:
-    """Let the ranks of such a job that end with a status other than 0 do so one after the other.
+    """Wait, in a job with fault tolerance, so that failing ranks end one after the other.
 
-    Where all do at once, the launcher of Open MPI 5.0.11 hangs in one job of five.
+    If all ranks end at once, the launcher of Open MPI 5.0.11 hangs in one job of five.
     """
     if survives_deaths():
         import time
@@ -87,25 +84,25 @@ _alone = False
 
 
 def leave_to_first_rank() -> bool:
-    """Return whether this rank can go: a command of one process is left to rank 0, without MPI."""
+    """Return whether this rank can exit, because rank 0 runs the command alone, without MPI."""
     global _alone
     _alone = guess_rank() == 0
     return not _alone
 
 
 def work_together() -> None:
-    """Take note that the others have not left, but wait for what rank 0 tells them."""
+    """Record that the other ranks have not exited, but wait for messages from rank 0."""
     global _alone
     _alone = False
 
 
 def works_alone() -> bool:
-    """Return whether this rank stayed where the others left, or was started without others."""
+    """Return whether the other ranks have exited, or no launcher started this process."""
     return _alone or not launched_by_mpi()
 
 
 def again(ranks: int, arguments: list[str]) -> str:
-    """Return the command that runs ``hpcfl`` with some arguments on as many ranks as this job."""
+    """Return the command that runs ``hpcfl`` with `arguments` on `ranks` ranks, as in this job."""
     import shlex
 
     typed = shlex.join(arguments)
@@ -120,7 +117,7 @@ def again(ranks: int, arguments: list[str]) -> str:
 
 
 def netlab_facts() -> dict[str, float | int | str | None]:
-    """Return what `hpcfl netlab` says about this rank's links, nothing outside of a lab."""
+    """Return the facts that `hpcfl netlab` passed on about this rank's links, if any."""
     text = os.environ.get(NETLAB_VARIABLE)
     if not text:
         return {}
@@ -130,20 +127,20 @@ def netlab_facts() -> dict[str, float | int | str | None]:
 
 
 def netlab_link() -> dict[str, float]:
-    """Return the options that model the links of a lab, nothing outside of one."""
+    """Return the options that model the links of this netlab; outside of one, no options."""
     facts = netlab_facts()
     values = {n: facts.get(f"netlab_{n}") for n in ("uplink_mbps", "downlink_mbps", "latency_ms")}
     found = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-    # A helper's link is modelled as wide both ways.
+    # The model has one rate for both directions of a helper's link.
     rates = [value for name, value in found.items() if name.endswith("_mbps")]
     return found | ({"helper_mbps": min(rates)} if rates else {})
 
 
 def terminal_for_progress() -> TextIO | None:
-    """Return the stream for a progress bar on this rank, None where no person is looking.
+    """Return the stream for a progress bar on this rank, None if no terminal would show it.
 
-    Open MPI gives a rank a pseudo-terminal as standard output even when its own output goes to a
-    file, and a pipe as standard error even on a terminal. So the launcher's streams are looked at.
+    Open MPI gives a rank a pseudo-terminal as standard output even if mpirun's output goes to a
+    file, and a pipe as standard error even on a terminal. So the launcher's streams are examined.
     """
     stream: TextIO | None = sys.stderr
     if stream is None or stream.closed or guess_rank() != 0:
@@ -156,7 +153,7 @@ def terminal_for_progress() -> TextIO | None:
 
 
 class _ForwardedTerminal:
-    """A stream that is a pipe by itself, but ends at a terminal; progress bars ask for that."""
+    """A pipe that a launcher forwards to a terminal; progress bars see it as a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -176,7 +173,7 @@ def output_is_watched() -> bool:
 
 
 def _forwarded_to_terminal(descriptor: int) -> bool:
-    """Return whether the process that reads one of our streams has a terminal as its own."""
+    """Return whether the launcher, which reads this stream of ours, has a terminal as its own."""
     import psutil
 
     try:

@@ -1,7 +1,7 @@
-"""Cores and memory of this host, and what of them this process and the ranks beside it may use.
+"""Cores and memory of this host, and how much of them this process and other ranks may use.
 
-A *core* is a physical core; launchers and Slurm count its hardware threads as CPUs. What the system
-does not tell is None or empty. psutil is imported late: most ranks need nothing of it.
+A *core* is a physical core; launchers and Slurm count its hardware threads as CPUs. Unknown values
+are None or empty. psutil is imported late, because most ranks do not need it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcfl.system import launch
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
-# Limit, use, and what of the use is given back first, in both versions of control groups.
+# Limit, usage, and the part of the usage that can be reclaimed, in both versions of control groups.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> str:
 
 
 def affinity(process: int = 0) -> tuple[int, ...]:
-    """Return the hardware threads that a process may use, none if the system does not tell."""
+    """Return the hardware threads that a process may use, () if they are unknown."""
     try:
         return tuple(sorted(os.sched_getaffinity(process)))
     except (AttributeError, OSError):  # macOS has no affinity
@@ -50,9 +50,9 @@ def physical() -> int | None:
 def usable(threads: Iterable[int] = ()) -> int | None:
     """Return the number of cores that the ranks on this host may use together.
 
-    `threads` are the hardware threads of all their affinities together. Without them, those of this
-    process and its launcher count, or what Slurm allocated: launchers bind a rank to its own cores.
-    A container's CPU quota is the upper limit.
+    `threads` are the hardware threads of all their affinities together. Without them, the
+    affinities of this process and its launcher count, or Slurm's allocation, because launchers bind
+    a rank to its own cores. A container's CPU quota is the upper limit.
     """
     known = set(threads)
     found = _cores(known) if known else _guess()
@@ -75,13 +75,13 @@ def _guess() -> int | None:
 
 
 def _cores(threads: Iterable[int]) -> int:
-    """Return of how many cores some hardware threads are; one each where that is not known."""
+    """Return how many cores some hardware threads belong to; one each if that is unknown."""
     siblings = (read(CPUS / f"cpu{one}/topology/thread_siblings_list") or one for one in threads)
     return len({*map(str, siblings)})
 
 
 def listed(threads: Iterable[int]) -> str:
-    """Return hardware threads as the kernel lists them: ``0-3,8``."""
+    """Return hardware threads in the kernel's list format, such as ``0-3,8``."""
     ends: list[list[int]] = []
     for thread in sorted(threads):
         if ends and thread == ends[-1][1] + 1:
@@ -92,7 +92,7 @@ def listed(threads: Iterable[int]) -> str:
 
 
 def count_listed(listed: str) -> int:
-    """Return how many hardware threads a list of the kernel's has; 0 if it is none."""
+    """Return how many hardware threads such a list has; 0 if the text is not a list."""
     try:
         ends = [[int(end) for end in part.split("-")] for part in listed.split(",")]
     except ValueError:
@@ -101,9 +101,9 @@ def count_listed(listed: str) -> int:
 
 
 def cgroups(controller: str) -> Iterator[Path]:
-    """Yield where a controller tells of this process, its own control group first, then outer ones.
+    """Yield the folders of this process's control groups, the innermost group first.
 
-    Within a container the path of a group may be that of the host, and the root is its own.
+    In a container, the listed path may be the host's. The root is then the container's own group.
     """
     for line in read("/proc/self/cgroup").splitlines():
         _, kinds, path = (*line.split(":", 2), "", "")[:3]
@@ -116,7 +116,7 @@ def cgroups(controller: str) -> Iterator[Path]:
 def memory_available() -> int:
     """Return how many bytes of memory this process may still use.
 
-    They are what the host has free, or what the tightest of its control groups allows.
+    This is the host's available memory, or less if a control group of the process limits it.
     """
     import psutil
 
@@ -131,7 +131,7 @@ def memory_available() -> int:
 
 
 def check_memory(what: str, needed_bytes: float, advice: str) -> None:
-    """Refuse, by UsageError, what takes more memory than this process may still have."""
+    """Raise a UsageError if `what` needs more memory than this process may still use."""
     free = memory_available()
     if needed_bytes > free:
         raise UsageError(
@@ -141,7 +141,7 @@ def check_memory(what: str, needed_bytes: float, advice: str) -> None:
 
 
 def forget_peak() -> bool:
-    """Let the peak of this process's resident memory begin anew; return whether the system can."""
+    """Reset the peak of this process's resident memory; return whether the system can do that."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -150,9 +150,9 @@ def forget_peak() -> bool:
 
 
 def resident_bytes() -> tuple[float, float]:
-    """Return how much memory this process has resident, and its peak; NaN if it is not told.
+    """Return this process's resident memory and its peak; NaN if unknown.
 
-    Pages that processes share, as those of libraries, count in full for each of them.
+    Pages that processes share, such as those of libraries, count in full for each process.
     """
     lines = read("/proc/self/status").splitlines()
     found = dict(line.split(":", 1) for line in lines if ":" in line)

@@ -10,16 +10,16 @@ from pathlib import Path
 from hpcfl.errors import UsageError
 from hpcfl.system import outputs
 
-# By file: the key and other names of it, the value, and why it is set.
+# For each file: the key and its other names, the value, and the reason.
 _SETTINGS = {
     "prte-mca-params.conf": (
         ("rmaps_default_mapping_policy", "mapby", "map_by"),
         ":oversubscribe",
         "Let mpirun start more ranks than there are cores.",
     ),
-    # Open MPI does not know that there are more ranks than cores when a hostfile or a Slurm
-    # allocation claims enough slots. 101 ranks that spin on 2 cores are some hundred times slower;
-    # with enough cores yielding adds 0.06 microseconds to a message.
+    # Open MPI does not notice that there are more ranks than cores if a hostfile or a Slurm
+    # allocation claims enough slots. Without yielding, 101 ranks on 2 cores are some hundred times
+    # slower. With enough cores, yielding adds 0.06 microseconds to a message.
     "openmpi-mca-params.conf": (
         ("mpi_yield_when_idle",),
         "1",
@@ -36,9 +36,9 @@ def has_embedded_open_mpi(prefix: Path) -> bool:
 
 
 def allow_oversubscription(prefix: Path = Path(sys.prefix)) -> list[Path]:
-    """Make a bare ``mpirun -n 101`` work, whatever the number of cores; return the changed files.
+    """Make ``mpirun -n 101`` work on any number of cores; return the changed files.
 
-    What a file holds already stays, a setting of the same name with another value included.
+    Existing settings in a file stay, even one of the same name with another value.
     """
     if not has_embedded_open_mpi(prefix):
         raise UsageError(
@@ -52,7 +52,7 @@ def allow_oversubscription(prefix: Path = Path(sys.prefix)) -> list[Path]:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             if re.search(rf"^[ \t]*(?:{'|'.join(keys)})[ \t]*=", text, re.MULTILINE):
                 continue
-            # Not in place: installers may hard-link a file to one that all environments share.
+            # Not edited in place, because an installer may hard-link the file to a shared one.
             with outputs.replacing(path) as draft:
                 line = "" if text.endswith("\n") or not text else "\n"
                 added = f"{line}\n# hpcfl: {reason}\n{keys[0]} = {value}\n"

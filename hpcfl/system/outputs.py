@@ -1,7 +1,7 @@
-"""Writes all files of all commands, so that no slip of a name costs a file.
+"""Writes the files of all commands, so that a mistyped name never destroys a file.
 
-What was measured is never overwritten. What can be made again takes the place of an older file of
-its own kind, which a mark in it tells. A command checks all its outputs before it begins to work.
+Measurements are never overwritten. A file that can be made again replaces an older file of the same
+kind, which a mark in it identifies. A command checks all its outputs before it begins to work.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import IO
 
 from hpcfl.errors import HpcflError, UsageError
 
-# Where a mark is looked for: in so many bytes at the beginning of a file, and at its end.
+# A mark is searched for in this many bytes at the beginning and at the end of a file.
 _MARKED_BYTES = 1 << 16
-# Of figures, in the formats' own fields for it.
+# The mark of figures, in the metadata of their formats.
 MADE_BY = "made by hpcfl"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of files that commands write."""
+    """A kind of file that commands write."""
 
-    # What an older file has that may be replaced by one of this kind; None if none ever is.
+    # Bytes in an older file of this kind, which may be replaced; None if no file may be replaced.
     mark: bytes | None = None
-    endings: tuple[str, ...] = ()  # of their names; none for any
-    in_folder: bool = False  # whether a name that ends otherwise is that of a folder for them
+    endings: tuple[str, ...] = ()  # allowed endings of names; () allows any
+    in_folder: bool = False  # whether a name with another ending means a folder for such files
 
     def is_folder(self, path: Path) -> bool:
         """Return whether a path names a folder for files of this kind, and not a file."""
@@ -58,12 +58,12 @@ CHECKPOINT = Kind(b"next_round.npy")
 
 
 def check(path: str | os.PathLike[str], kind: Kind) -> str:
-    """Return how to speak of a file to be written, or a folder: by its path, and if it is replaced.
+    """Return how messages name an output: by its path, with a note if it replaces an older file.
 
-    A UsageError says that something is there that is not to be overwritten, or that the place
-    cannot be written to.
+    Raises a UsageError if something at the path must not be overwritten, or if it cannot be
+    written to.
     """
-    import tempfile  # not by the ranks that write nothing
+    import tempfile  # only on ranks that write
 
     path = Path(path)
     in_folder = kind.is_folder(path)
@@ -77,7 +77,7 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
             raise UsageError(
                 f"{path} exists already and is not overwritten: remove it or choose another name"
             )
-        # Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
+        # A trial, because permission bits do not show quotas or read-only file systems.
         with tempfile.TemporaryFile(dir=nearest_folder(path if in_folder else path.parent)):
             pass
     except (OSError, ValueError) as error:
@@ -88,9 +88,9 @@ def check(path: str | os.PathLike[str], kind: Kind) -> str:
 
 @contextmanager
 def writing(path: Path, kind: Kind) -> Iterator[IO[bytes]]:
-    """Yield a file, open for bytes, that appears whole under its name, or not at all.
+    """Yield a file, open for bytes, that appears complete under its name, or not at all.
 
-    Folders are made. Raises what `check` does, and an HpcflError if the file cannot be written.
+    Missing folders are made. Raises the errors of `check`, or an HpcflError if writing fails.
     """
     check(path, kind)
     try:
@@ -103,24 +103,24 @@ def writing(path: Path, kind: Kind) -> Iterator[IO[bytes]]:
 
 
 def write(path: Path, kind: Kind, content: str) -> None:
-    """Write a text in UTF-8; see `writing`."""
+    """Write a text in UTF-8, as `writing` does."""
     with writing(path, kind) as file:
         file.write(content.encode())
 
 
 @contextmanager
 def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> Iterator[Path]:
-    """Yield a draft to be written, which then takes the place of a file at once.
+    """Yield the path of a draft to write, which then replaces a file atomically.
 
-    The draft is in the same folder, which is made if needed, and removed after any exception. A
-    link stays, and its file is replaced. With `keep` FileExistsError is raised if there is a file.
+    The draft is in the same folder, which is made if needed. An exception removes the draft. If
+    `path` is a link, its target is replaced. With `keep`, an old file raises FileExistsError.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft or path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
     try:
         yield draft
-        # Else a crash of the machine could leave the name to an empty file.
+        # Otherwise a crash of the machine could leave an empty file under the name.
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         if keep and path.exists():
@@ -132,16 +132,16 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return the folder, or that of its parents which is there and in which it would be made."""
+    """Return the folder, or else its nearest parent that exists."""
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
 def without_home(text: str) -> str:
-    """Return a text for a file that others may read: the home folder in paths is ``~``."""
+    """Return a text with ``~`` for the home folder in paths, for files that others may read."""
     with suppress(RuntimeError):  # there is no home folder
         home = Path.home()
-        if home != home.parent:  # of a container's user it may be the root
+        if home != home.parent:  # in a container it may be the root folder
             return re.sub(rf"(?<![\w.-]){re.escape(str(home))}(?![\w.-])", "~", text)
     return text

@@ -1,7 +1,7 @@
-"""Code of the user's that hpcfl is told to load, as ``MODULE:NAME``, and what it raises.
+"""Loads users' own code, named ``MODULE:NAME``, and reports its exceptions.
 
 A protocol, an algorithm or a model in a user's own file may fail in any way in the middle of a
-round. Its author is told the line; a mistake of hpcfl keeps its traceback.
+round. The message names the line of the user's code; errors of hpcfl itself keep their traceback.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Any
 from hpcfl import errors
 from hpcfl.errors import HpcflError, OwnCodeError, UsageError
 
-# Packages, and modules of none, that a user has named code in.
+# Packages, or modules outside any package, from which the user's own code was loaded.
 LOADED: set[str] = set()
-# Where Python's library and installed packages are.
+# How the file names of Python's library and of installed packages begin.
 _INSTALLED = (
-    "<",  # what is frozen into Python, or made by it
+    "<",  # frozen into Python, or generated
     *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 
 
 def load_object(name: str) -> Any:
-    """Return what ``MODULE:NAME`` names, from an installed module or the current folder.
+    """Return the object ``MODULE:NAME``, from an installed module or the current folder.
 
-    Raises what Python's own import does, and whatever the module raises; an ImportError where it
+    Raises the errors of Python's import and of the module itself, or an ImportError if the module
     ends the program.
     """
     module, _, attribute = name.partition(":")
-    # Last, so that a file of the current folder never hides an installed module. It stays there,
-    # because the user's code may import its neighbours later.
+    # The current folder comes last, so that its files never hide an installed module. It stays on
+    # the path, because the user's code may import its neighbours later.
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     package = module.partition(".")[0]
@@ -71,9 +71,9 @@ def load_class(name: str, kind: type[Any], what: str) -> type[Any]:
 
 @contextmanager
 def blamed(where: str) -> Iterator[None]:
-    """Raise what a user's code raises, `SystemExit` too, as an `OwnCodeError`.
+    """Turn exceptions of a user's code, including `SystemExit`, into an `OwnCodeError`.
 
-    `where` in the run this is begins the sentence, such as ``round 3, phase upload``.
+    Its message begins with `where`, the place in the run, such as ``round 3, phase upload``.
     """
     try:
         yield
@@ -87,18 +87,15 @@ def blamed(where: str) -> Iterator[None]:
 
 
 def explained(error: BaseException) -> HpcflError | None:
-    """Return in a sentence what a user's code raised outside of rounds, or a machine refuses.
-
-    None for a mistake of the program.
-    """
+    """Return the error to report for a user's code or a limit of the machine, None for a bug."""
     said = _raised_by_own(error)
     return errors.explained(error) if said is None else OwnCodeError(said)
 
 
 def _raised_by_own(error: BaseException) -> str | None:
-    """Return in a sentence what a user's code raised, or hpcfl where it used that code.
+    """Return a sentence about an exception of a user's code, or of hpcfl where it used that code.
 
-    None where no such code was loaded, and for what the machine refuses.
+    Return None if no such code was loaded, or if a limit of the machine is the reason.
     """
     frames = [*traceback.walk_tb(error.__traceback__)]
     mine = [(frame, line) for frame, line in frames if _is_own(frame)]
@@ -113,7 +110,7 @@ def _raised_by_own(error: BaseException) -> str | None:
             f"{raised} ({frame.f_code.co_filename}:{line}), where hpcfl uses what your code takes "
             "and returns: see docs/own-protocol.md"
         )
-    # The handler of a signal, which may come at any time, ends the program as it should.
+    # A signal handler, which may interrupt the user's code anywhere, is meant to end the program.
     if isinstance(error, SystemExit) and mine[-1] != frames[-1]:
         return None
     (called, _), (frame, line) = mine[0], mine[-1]
@@ -121,7 +118,7 @@ def _raised_by_own(error: BaseException) -> str | None:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Return whether a frame is of a user's code."""
+    """Return whether a frame belongs to a user's code."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package == "hpcfl":
         return False

@@ -1,6 +1,6 @@
-"""Which version of the suite this is: its release, and the commit it was built from or is run from.
+"""The version of the suite: its release, and the commit that it was built from or runs from.
 
-Only the standard library is needed: ``setup.py`` asks here what a build is to be called.
+This module needs only the standard library, because ``setup.py`` imports it to name a build.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ RELEASE = "0.1.0"
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "hpcfl"
 _GIT_SECONDS = 5.0
-# As many digits as a build's version has of its commit.
+# Number of digits of the commit in a build's version.
 COMMIT_DIGITS = 12
 
 
 class Revision(NamedTuple):
-    """A state of the code; None where it is not known."""
+    """A state of the code; unknown fields are None."""
 
     commit: str | None = None
     dirty: bool | None = None  # whether the package differs from the commit
@@ -29,7 +29,7 @@ class Revision(NamedTuple):
 
 
 def version() -> str:
-    """Return the version: that of the build, and of a checkout, or another copy, the release."""
+    """Return the version of the installed build, or the release in a checkout or another copy."""
     from importlib import metadata
 
     if (_ROOT / ".git").exists():
@@ -43,7 +43,7 @@ def version() -> str:
 
 
 def current() -> Revision:
-    """Return the state of the code that runs: its checkout's, else the one it was built from."""
+    """Return the state of the running code: that of its checkout, or else that of its build."""
     state = _of_checkout(_ROOT)
     if state.commit is None:
         found = re.search(r"\+g([0-9a-f]+)(?:\.(\w+)\.dirty)?$", version())
@@ -52,8 +52,8 @@ def current() -> Revision:
 
 
 def _of_checkout(root: Path) -> Revision:
-    """Return the state of the package in a folder, if that is a repository of git."""
-    # An installed package may lie within somebody else's repository.
+    """Return the state of the package in a folder, unknown if it is not a git repository."""
+    # An installed package may lie within another repository, whose commit does not count.
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     if not commit:
         return Revision()
@@ -68,9 +68,9 @@ def _of_checkout(root: Path) -> Revision:
 
 
 def version_to_build(root: Path) -> str:
-    """Return what a build of the sources in a folder is called: the release, and the commit.
+    """Return the version of a build of the sources in a folder: the release and the commit.
 
-    Without a repository, the version of the source archive that was unpacked there, or the release.
+    Without a repository, it is the version of the unpacked source archive, or the release.
     """
     state = _of_checkout(root)
     if state.commit is not None:
@@ -89,7 +89,7 @@ def _git(root: Path, *arguments: str) -> bytes | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_GIT_SECONDS,
-            # Reading must not take the lock that the user's own git command may want.
+            # Without the lock, which the user's own git command may need at the same time.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError):

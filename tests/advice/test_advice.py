@@ -4,7 +4,7 @@ import json
 
 import pytest
 from calibrations import flat
-from commandline import hpcfl
+from commandline import hpcfl, told
 
 from hpcfl.advice.advisor import TOLD_APART, advise
 from hpcfl.advice.tables import command
@@ -82,8 +82,7 @@ def test_what_is_advised_can_be_measured_and_hides_what_it_says(tmp_path, monkey
     assert len(choices) > 5
     for choice in choices:
         words = command(choice, asked).split()[1:]
-        done = hpcfl(*words, "--rounds", 1, "--warmup", 1, "--output", f"{choice.protocol}.h5")
-        assert done.returncode == 0, done.stderr
+        told(*words, "--rounds", 1, "--warmup", 1, "--output", f"{choice.protocol}.h5")
         run = load(tmp_path / f"{choice.protocol}.h5")
         assert run.validated.all()
         # A committee's devices send more, and chance decides how many coordinates some do.

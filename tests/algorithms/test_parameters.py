@@ -17,9 +17,6 @@ def make(**changes):
     return Parameters(**{"devices": 4, "dim": 10, **changes})
 
 
-EQUAL = [0.25] * 4
-
-
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [

@@ -46,16 +46,3 @@ def test_a_frame_of_rounds_has_all_phases(folder):
     assert rows.modelled_seconds.isna().tolist() == [True, False, False]
     slow = runs.rounds_frame(uplink_mbps=1.0).modelled_seconds
     assert slow.sum() > frame.modelled_seconds.sum()
-
-
-def test_training_that_was_resumed_is_one_run(tmp_path):
-    pytest.importorskip("torch")
-    options = {"devices": 4, "epochs": 1, "dropout": 0.0, "checkpoint_every": 1}
-    hpcfl.train("fedavg", rounds=2, output=tmp_path / "first.h5", **options)
-    hpcfl.train("fedavg", rounds=3, resume=tmp_path / "first.h5", **options)
-    frame = hpcfl.load_many(tmp_path).rounds_frame()
-
-    assert {*frame.path} == {str(tmp_path / "first.h5")}
-    assert frame["round"].tolist() == [0, 1, 2]
-    assert frame.bytes_up.cumsum().tolist() == frame.bytes_up_total.tolist()
-    assert frame.accuracy.notna().all()

@@ -13,34 +13,29 @@ import numpy as np
 import pytest
 from commandline import hpcfl, invoke
 
+from hpcfl import bench
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.attack import components as module
 from hpcfl.attack.components import ExpectedCount, attack, predict
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.transcript import load
-from hpcfl.benchmark.experiment import Experiment
-from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.bench import BenchOptions
-from hpcfl.rounds.observer import Results
-from hpcfl.rounds.timed import Played
 
 SEED = 3
 
 
 def recorded(protocol, devices=10, **options):
-    """Return an experiment of one round and its transcript; few levels, so that chance is rare."""
+    """Return the transcript of a round; few levels, so that chance is rare."""
     defaults = {"dim": 400, "rounds": 1, "warmup": 0, "levels": 2000, "alpha": 0.3, "gamma": 0.2}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "round.npz"
-        insecure = {"insecure_seed": SEED, "keep_transcript": path}
-        experiment = Experiment.prepare(
-            BenchOptions(protocol, **defaults | insecure | options), devices
-        )
-        experiment.run(Loopback(devices))
-        return experiment, load(path)
+        kept = {"insecure_seed": SEED, "keep_transcript": Path(folder) / "round.npz"}
+        given = {"devices": devices} | defaults | kept | options
+        if protocol.startswith("secagg"):
+            given.pop("alpha")
+        bench(protocol, **given, output=folder)
+        return load(kept["keep_transcript"])
 
 
 def components(vertices, edges):
@@ -62,7 +57,7 @@ def changed(values, index, by=1):
 
 def attacked(name, **options):
     """Attack a recorded round; compare what is found with the truth and the prediction."""
-    _, transcript = recorded(name, **options)
+    transcript = recorded(name, **options)
     found = attack(transcript)
     adversary = Adversary(transcript)
     sent = {id: adversary.strip(id)[0] for id in transcript.truth}
@@ -136,7 +131,7 @@ def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(name, options):
 
 
 def test_few_bits_make_chance_finds_that_count_as_nothing():
-    _, transcript = recorded("secagg", bits="8", levels=1, gamma=0.3334, dim=20000, dropout=0.0)
+    transcript = recorded("secagg", bits="8", levels=1, gamma=0.3334, dim=20000, dropout=0.0)
     found = attack(transcript)
 
     assert found.unmasked == pytest.approx(found.sent / 256, rel=0.3)
@@ -148,7 +143,7 @@ def test_few_bits_make_chance_finds_that_count_as_nothing():
     "options", [{"dropout": 0.0}, {"dropout": 0.2, "dropout_phase": "unmask"}], ids=str
 )
 def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
-    _, transcript = recorded("sparse", alpha=0.9, devices=5, gamma=0.2, **options)
+    transcript = recorded("sparse", alpha=0.9, devices=5, gamma=0.2, **options)
     adversary = Adversary(transcript)
     everybody = np.ones(5, np.bool_)
     links = adversary.seen.links
@@ -174,7 +169,7 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
 
 
 def test_a_round_that_does_not_fit_together_is_refused():
-    _, transcript = recorded("sparse")
+    transcript = recorded("sparse")
     id = min(transcript.truth)
     sent = transcript.messages["masked_input"]
     other = {**sent, id: changed(sent[id], -4)}
@@ -188,24 +183,20 @@ def test_a_round_that_does_not_fit_together_is_refused():
         with pytest.raises(HpcflError, match=sentence):
             attack(replace(transcript, **change))
     with pytest.raises(UsageError, match="no honest survivor sent anything"):
-        attack(recorded("sparse", dim=1, alpha=0.001)[1])
+        attack(recorded("sparse", dim=1, alpha=0.001))
 
 
 # Recording
 
 
 def test_keeping_costs_nothing_and_writes_no_key_of_an_honest_device(tmp_path):
-    path, records = tmp_path / "round.npz", []
-    for kept in (None, path):
-        options = BenchOptions(
-            "sparse", dim=200, rounds=2, gamma=0.4, insecure_seed=SEED, keep_transcript=kept
-        )
-        rounds = Results[Played]()
-        Experiment.prepare(options, 10).run(Loopback(10), rounds)
-        records.append(rounds.records)
-    for without, one in zip(*records, strict=True):
-        for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
-            np.testing.assert_array_equal(getattr(without, name), getattr(one, name))
+    path = tmp_path / "round.npz"
+    size = {"devices": 10, "dim": 200, "rounds": 2, "gamma": 0.4, "insecure_seed": SEED}
+    without, one = (
+        bench("sparse", **size, keep_transcript=kept, output=tmp_path) for kept in (None, path)
+    )
+    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
+        np.testing.assert_array_equal(getattr(without, name), getattr(one, name))
 
     content, transcript = path.read_bytes(), load(path)
     assert transcript.colluding.sum() == 4
@@ -229,9 +220,9 @@ def test_keeping_costs_nothing_and_writes_no_key_of_an_honest_device(tmp_path):
 
 def test_every_protocol_is_attacked_or_refused(tmp_path):
     def keep(name, **more):
-        given = {"dim": 50, "insecure_seed": 1, "alpha": 0.5, "dropout": 0.0, **more}
-        options = BenchOptions(name, keep_transcript=tmp_path / name, **given)
-        Experiment.prepare(options, 8).run(Loopback(8))
+        given = {"dim": 50, "insecure_seed": 1, "dropout": 0.0, **more}
+        given |= {"alpha": 0.5} if name in ("sparse", "cohort", "common") else {}
+        bench(name, devices=8, **given, keep_transcript=tmp_path / name, output=tmp_path)
 
     for name in PROTOCOLS:
         if not issubclass(find(name), SecAgg):

@@ -10,29 +10,19 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from commandline import refusal
+from run_files import FIXED
 
-from hpcfl.benchmark import session
-from hpcfl.cli.watching import Spoken
-from hpcfl.comm.world import World
+import hpcfl
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
-
-HPCFL = Path(sys.executable).parent / "hpcfl"
-LIMIT_SECONDS = 60
-# Columns that the seeds fix.
-FIXED = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-    *("survived", "validated", "warmup"),
-)
 
 
 def bench(
@@ -44,21 +34,17 @@ def bench(
     **options,
 ):
     """Run a small experiment; do something after some round of this launch."""
-    asked = {"dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
-    left = [after]
+    asked = {"devices": 5, "dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
+    asked["resume" if resume else "output"] = path
+    played = []
 
-    def progress():
-        if left[0] is not None:
-            left[0] -= 1
-            if left[0] == 0:
-                act()
+    def progress(index, result):
+        played.append(index)
+        if len(played) == after:
+            act()
 
-    asked |= {"devices": (5,), "resume" if resume else "output": path}
     with noting_signals():
-        session.run(
-            World(None), BenchOptions(protocol, **asked), lambda path: None, Spoken(progress)
-        )
-    return load(path)
+        return hpcfl.bench(protocol, progress=progress, **asked)
 
 
 def status_with_h5py(path):
@@ -127,20 +113,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
     assert resumed.environment["after_clock_seconds"] < second["before_clock_seconds"]
 
 
-def test_a_run_can_be_resumed_more_than_once(tmp_path):
-    """Which leaves nothing behind but its file."""
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError, match="after 1 round"):
-        bench(path, after=1)
-    with pytest.raises(AgreedError, match="after 3 rounds"):
-        bench(path, after=2, resume=True)
-    run = bench(path, resume=True)
-
-    assert [launch["first_round"] for launch in run.resumed] == [1, 3]
-    assert (run.status, run.rounds) == ("complete", 5)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
     """A sum was there, with its noise, though the file does not have its round."""
     path = tmp_path / "run.h5"
@@ -159,17 +131,10 @@ def test_sums_that_a_dead_launch_may_have_revealed_are_counted(tmp_path):
 
     assert [claim.split()[0] for claim in claims] == ["5", "5", "6", "7"]
     assert (run.status, run.rounds, run.config["rounds_repeated"]) == ("complete", 5, 2)
+    assert [launch["first_round"] for launch in run.resumed] == [1, 3]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.h5", "whole.h5"]
     longer = bench(tmp_path / "longer.h5", "dp-fedavg", **options, rounds=6)
     assert longer.config["promises"][-1] == claims[-1]
-
-
-def test_what_the_first_launch_was_given_or_found_out_is_not_dropped(tmp_path):
-    """Files hold some options only if they are given."""
-    path = tmp_path / "run.h5"
-    with pytest.raises(AgreedError):
-        bench(path, "secagg", after=2, threads=2)
-    with pytest.raises(UsageError, match="with threads 2, not 1: leave it out"):
-        bench(path, "secagg", resume=True)
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):
@@ -212,40 +177,22 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
     assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
 
 
-def command(path, resume=False, rounds=50):
-    options = ("fedavg", "--devices", 5, "--dim", 20, "--rounds", rounds, "--warmup", 1)
-    words = (HPCFL, "bench", *options, "--resume" if resume else "--output", path)
-    return subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=LIMIT_SECONDS
-    )
-
-
 # A run whose round sleeps inside C, where Python runs no signal handlers.
 STUCK = """
-import ctypes, os, signal, sys, time
-from pathlib import Path
+import ctypes, sys
+import hpcfl
 from hpcfl.system import interruption
-from hpcfl.benchmark import session
-from hpcfl.options.bench import BenchOptions
-from hpcfl.comm.world import World
 
-from hpcfl.cli.watching import Spoken
-interruption.DEADLINE_SECONDS = float(sys.argv[2])
-rounds = 0
-def progress():
-    global rounds
-    rounds += 1
-    if rounds == 3:
+def progress(index, result):
+    if index == 2:
         print("stuck", flush=True)
-        libc = ctypes.CDLL(None)
         while True:
-            libc.pause()
+            ctypes.CDLL(None).pause()
 
-options = BenchOptions(
-    "fedavg", dim=20, rounds=10, warmup=1, devices=(5,), output=Path(sys.argv[1])
-)
+interruption.DEADLINE_SECONDS = float(sys.argv[2])
+size = {"devices": 5, "dim": 20, "rounds": 10, "warmup": 1}
 with interruption.noting_signals():
-    session.run(World(None), options, lambda path: None, Spoken(progress))
+    hpcfl.bench("fedavg", **size, output=sys.argv[1], progress=progress)
 """
 
 
@@ -312,13 +259,11 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_is_found_before_the_first_round(small_disk):
-    done = command(small_disk / "run.h5", rounds=5000)
+    size = ("--devices", 5, "--dim", 20, "--rounds", 5000)
+    said = refusal("bench", "fedavg", *size, "--output", small_disk / "run.h5")
 
-    assert done.returncode == 2
-    assert "No space left on device" in done.stderr
-    assert "another" in done.stderr
-    assert "--output" in done.stderr
-    assert done.stderr.count("Error: ") == 1
+    assert "No space left on device" in said
+    assert "choose another place with --output" in said
     assert list(small_disk.iterdir()) == []
 
 

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
 
-from hpcfl.benchmark.experiment import Experiment
-from hpcfl.comm.loopback import Loopback
-from hpcfl.options.bench import BenchOptions
-from hpcfl.rounds.observer import Results, Together
-from hpcfl.rounds.timed import Played
+import hpcfl
 
 WHOLE = ("fedavg", "secagg", "secagg-graph")
 
 
-def run(folder, protocol, rows, **options):
-    """Return the saved sum and mean of a round, and who survived; let `watching` watch it."""
-    weights, watching = options.pop("weights", None), options.pop("watching", ())
+def run(folder, protocol, rows, weights=None, **options):
+    """Return the saved sum and mean of a round, and who survived."""
     with h5py.File(folder / "updates.h5", "w") as file:
         file["updates"] = rows
         if weights is not None:
             file["weights"] = weights
     saved = folder / "saved.h5"
     saved.unlink(missing_ok=True)
-    chosen = BenchOptions(
-        protocol,
-        rounds=1,
-        warmup=0,
-        updates=folder / "updates.h5",
-        save_aggregate=saved,
-        insecure_seed=options.pop("insecure_seed", 3),
-        **options,
-    )
-    rounds = Results[Played]()
-    Experiment.prepare(chosen, len(rows)).run(Loopback(len(rows)), Together(rounds, *watching))
+    given = {"devices": len(rows), "rounds": 1, "warmup": 0, "insecure_seed": 3} | options
+    given |= {"updates": folder / "updates.h5", "save_aggregate": saved}
+    played = hpcfl.bench(protocol, **given, output=folder)
     with h5py.File(saved) as file:
-        return file["sum"][()], file["mean"][()], rounds.records[0].survived
+        return file["sum"][()], file["mean"][()], played.survived[0]
 
 
 def vectors(devices, dim=40):
@@ -110,9 +95,8 @@ def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path):
 def test_the_papers_scaling_divides_by_what_was_planned(tmp_path, protocol):
     """Nine of twelve survive and 8.4 were planned: 9 / 8.4 times the mean of the survivors."""
     rows = np.full((12, 600), 0.5)
-    options: dict[str, Any] = (
-        {"dropout": 0.3, "alpha": 1.0} if protocol == "cohort" else {"dropout": 0.3, "alpha": 0.9}
-    )
+    alpha = {"cohort": {"alpha": 1.0}, "sparse": {"alpha": 0.9}}
+    options = {"dropout": 0.3} | alpha.get(protocol, {})
     _, planned, survived = run(tmp_path, protocol, rows, scaling="paper", **options)
     _, there, _ = run(tmp_path, protocol, rows, scaling="survivors", **options)
     assert 9 == survived.sum()

@@ -13,18 +13,12 @@ def protocol(name="secagg", devices=1000, **options):
     return find(name)(Parameters(devices, 10, **options))
 
 
-def test_rows_of_a_complete_graph_are_those_of_all_pairs():
-    assert memory.row_bytes(protocol(), 1000) == 1000 * 999 * ROW
-    assert memory.row_bytes(protocol(), 10) == 10 * 999 * ROW
-
-
-def test_rows_of_a_ring_are_those_of_neighbours():
+def test_rows_are_those_of_all_pairs_or_of_neighbours_on_a_ring():
     ring = protocol("secagg-graph")
 
+    assert memory.row_bytes(protocol(), 1000) == 1000 * 999 * ROW
+    assert memory.row_bytes(protocol(), 10) == 10 * 999 * ROW
     assert memory.row_bytes(ring, 1000) == 1000 * ring.topology.degree * ROW
-
-
-def test_protocols_that_exchange_no_rows_take_no_memory_for_them():
     assert memory.row_bytes(protocol("fedavg"), 1000) == 0
 
 
@@ -45,14 +39,4 @@ def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path)
     said = refusal("bench", "secagg", "--devices", 60_000, "--dim", 10, "--output", tmp_path)
 
     assert "900.0 GB" in said
-    assert not list(tmp_path.iterdir())
-
-
-def test_training_is_refused_too_where_its_rows_do_not_fit(tmp_path, monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.setattr("hpcfl.system.machine.memory_available", lambda: 1000)
-    options = "--dataset digits --devices 10 --aggregate secagg"
-    said = refusal("train", "fedavg", *options.split(), "--output", tmp_path)
-
-    assert "the 10 devices on a host" in said
     assert not list(tmp_path.iterdir())

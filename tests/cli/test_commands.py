@@ -1,4 +1,4 @@
-"""What all commands do alike: help, wrong use, files that cannot be used, one rank that answers."""
+"""What all commands do alike: help, wrong use, unusable files, outputs, one rank that answers."""
 
 import io
 import shutil
@@ -116,7 +116,6 @@ WRONG = {
     "bench secgag": "did you mean 'secagg'?",
     "bench secagg --aplha 0.1": "--alpha",
     "bench nosuch": "ckks, prf, dp-fedavg, or give MODULE:CLASS",
-    "bench sparse --devices 3,x": "--devices is '3,x'; it must be whole numbers",
     "bench sparse --devices 0": "--devices is 0; it must be at least 1",
     "bench sparse --devices 2,3 --output x.h5": "let --output name a folder",
     "bench math:pi": "'math:pi' must be a subclass of",
@@ -127,28 +126,22 @@ WRONG = {
     "bench secagg --model resnet": "there is no model 'resnet'",
     "bench fedavg --updates three.npy --model 2nn": "--model and --updates both say",
     "bench fedavg --updates three.npy --devices 4": "has 3 rows for 4 devices; give --devices 3",
-    "bench secagg --security active --degree 4": "every device is linked with all others",
-    "bench cohort --security active": "cohort cannot be run with --security active",
     "train fedvag": "did you mean 'fedavg'?",
     "train fedavg --preset zcdp-adult-rl": "did you mean 'zcdp-adult-lr'?",
     "predict dp-fedavg": "adds its noise within a protocol",
     "predict fedavg --gamma 0.2": "fedavg does not use --gamma",
-    "attack audit fedavg": "there is no private algorithm 'fedavg'",
     "attack components": "Missing argument 'TRANSCRIPT'",
     "privacy epsilon cdp --sigma 1": "must be given",
     "privacy epsilon cdp --sigma 1 --epsilon 2": "give either --sigma or --epsilon",
     "privacy epsilon cdp --sgima 1": "'--sigma'",
     "privacy epsilon nothing --sigma 1": "there is no private algorithm 'nothing'",
     "privacy exposure sparse --gamma 2/3": "66 of 100 devices collude",
-    "privacy exposure secagg-graph": "give a degree",
     "privacy exposure secagg --alpha 0.2": "secagg does not use --alpha",
     "privacy exposure prf --dropout 0.1": "give --dropout 0",
     "sweep tabel-1": "did you mean 'table-1'?",
     "sweep plan.toml --dry-run --freeze": "give only one of",
     "data fetch minst": "did you mean 'mnist'?",
-    "compare good.h5 good.h5 --fail-if-slower 5": "'5' is not a share like 5% or 0.05",
     "report good.h5 --target-accuracy 0.5": "needs a run of hpcfl train",
-    "report good.h5 --columns protocl": "did you mean 'protocol'?",
     "slurm render bench -- nosuch": "there is no protocol 'nosuch'",
 }
 
@@ -167,7 +160,6 @@ SPOILT = {
     "a folder": "no results",
     "cut": "truncated file",
     "text": "file signature not found",
-    "other schema": "this version of hpcfl reads hpcfl/1",
     "incomplete": "is damaged",
 }
 
@@ -180,12 +172,9 @@ def test_results_that_cannot_be_read(how):
     elif how != "missing":
         found = {"cut": content[:-3000], "text": b"no results"}.get(how, content)
         Path("bad.h5").write_bytes(found)
-    if how in ("other schema", "incomplete"):
+    if how == "incomplete":
         with h5py.File("bad.h5", "r+") as file:
-            if how == "incomplete":
-                del file["rounds"]
-            else:
-                file.attrs["schema"] = "hpcfl/2"
+            del file["rounds"]
     done = hpcfl("report", "bad.h5")
     (line,) = done.stderr.splitlines()
 
@@ -224,6 +213,63 @@ def test_other_files_that_cannot_be_read():
         (said,) = done.stderr.splitlines()
         assert said.startswith("Error: "), line
         assert name in said, line
+
+
+# Outputs: no command overwrites a file that it did not make for that purpose
+
+SMALL = ("--devices", 3, "--dim", 4, "--rounds", 1, "--warmup", 0)
+# What is never overwritten, and what takes the place of an older one: the name and the command.
+KEPT = {
+    "results": ("x.h5", "bench", "fedavg", *SMALL, "--output", "x.h5"),
+    "an aggregate": ("x.npy", "bench", "fedavg", *SMALL, "--save-aggregate", "x.npy"),
+    "a transcript": (
+        *("x.npz", "bench", "secagg", *SMALL, "--insecure-seed", 1),
+        *("--keep-transcript", "x.npz"),
+    ),
+    "a sweep": ("x", "sweep", "plan.toml", "--output", "x"),
+}
+FIGURE = ("plot", "good.h5", "--kind", "phases", "--output", "x.png")
+
+
+def contents(folder):
+    """Return what is in a folder."""
+    return {path: path.is_file() and path.read_bytes() for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("what", [*KEPT, "a figure"])
+def test_a_file_of_another_kind_stays_and_nothing_is_begun(what, folder):
+    pytest.importorskip("matplotlib")
+    name, *command = KEPT.get(what, ("x.png", *FIGURE))
+    for content in (b"mine\n", Path("good.h5").read_bytes()):
+        Path(name).write_bytes(content)
+        before = contents(folder)
+
+        assert name in refusal(*command)
+        assert contents(folder) == before
+
+
+def test_an_older_figure_is_replaced_and_folders_are_made(folder):
+    pytest.importorskip("matplotlib")
+    path = Path("new", "folder", "x.png")
+    for told in (str(path), f"{path} (replaced)"):
+        done = hpcfl(*FIGURE[:-1], path)
+        assert done.returncode == 0, done.stderr
+        assert any(line.endswith(f": {told}") for line in done.stdout.split("\n")), done.stdout
+
+    assert [one.name for one in path.parent.iterdir()] == ["x.png"]
+
+
+def test_a_checkpoint_of_another_kind_is_found_before_a_training(folder):
+    pytest.importorskip("torch")
+    np.savez("run.checkpoint.npz", mine=np.zeros(3))
+    before = contents(folder)
+    command = ("train", "fedavg", "--devices", 2, "--rounds", 1, "--output", "run.h5")
+
+    assert "run.checkpoint.npz" in refusal(*command)
+    assert contents(folder) == before
+
+
+# Ranks, progress, memory
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commandline import hpcfl, refusal
+from commandline import hpcfl, refusal, told
 
 import hpcfl as api
 from hpcfl.costmodel import calibration, learning
@@ -138,13 +138,6 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     for name in ("patterns", "own"):
         sys.modules.pop(name, None)
-
-
-def told(*arguments):
-    """Return what a command prints that succeeds."""
-    done = hpcfl(*arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # Of all others in the full tier: each is trained by three times.

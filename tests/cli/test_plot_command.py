@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from commandline import hpcfl, invoke
+from commandline import invoke, told
 
 from hpcfl.errors import HpcflError
 from hpcfl.plots import KINDS, style
@@ -24,13 +24,9 @@ def results(tmp_path_factory):
     """Return a folder with a training, a benchmark, and a damaged file."""
     folder = tmp_path_factory.mktemp("results")
     trained, bench = folder / "trained.h5", folder / "bench.h5"
-    train = hpcfl(
-        *("train", "fedavg", "--devices", 5, "--rounds", 2, "--partition", "dirichlet:0.3"),
-        *("--output", trained),
-    )
-    assert train.returncode == 0, train.stderr
-    job = hpcfl("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", bench)
-    assert job.returncode == 0, job.stderr
+    learn = ("fedavg", "--devices", 5, "--rounds", 2, "--partition", "dirichlet:0.3")
+    told("train", *learn, "--output", trained)
+    told("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", bench)
     (folder / "damaged.h5").write_bytes(b"nothing")
     return SimpleNamespace(folder=folder, trained=trained, bench=bench)
 

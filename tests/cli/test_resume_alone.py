@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commandline import hpcfl, refusal
-from run_files import cut
+from commandline import refusal, told
+from run_files import FIXED, cut
 
 import hpcfl as api
 from hpcfl.options.bench import BenchOptions
@@ -15,11 +15,6 @@ from hpcfl.options.definition import asked_for, make, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 
-# Columns that the seeds fix.
-FIXED = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-    *("survived", "validated", "warmup"),
-)
 SIZE = ("--devices", 7, "--dim", 60, "--rounds", 3, "--warmup", 1, "--insecure-seed", 5)
 OWN = """
 from hpcfl.algorithms.aggregation.secagg import SecAgg
@@ -52,17 +47,11 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def told(*arguments):
-    done = hpcfl(*arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def measured(*arguments, rounds=2):
-    """Return a run, and the file of the same, killed after some rounds."""
+def measured(*arguments):
+    """Return a run, and the file of the same, killed after two rounds."""
     told("bench", *arguments, "--output", "run.h5")
     whole = load("run.h5")
-    cut("run.h5", rounds)
+    cut("run.h5", 2)
     return whole, Path("run.h5")
 
 
@@ -112,16 +101,17 @@ def test_what_it_read_and_wrote_is_restored_too():
 
 
 def test_what_is_given_beside_it_must_be_as_it_was():
-    _, path = measured("sparse", "--alpha", 0.3, *SIZE)
+    _, path = measured("secagg", "--clip", 0.5, "--threads", 2, *SIZE)
     before = path.read_bytes()
     for given, sentence in (
-        (("--alpha", 0.2, "--seed", 1), "alpha 0.3, not 0.2"),
+        (("--clip", 0.2, "--seed", 1), "clip 0.5, not 0.2"),
         (("--devices", 8), "devices 7, not 8"),
         (("--output", "other.h5"), "--resume continues in its own file"),
         (("--uplink-mbps", 10), "uplink_mbps 100.0, not 10"),
         (("--rounds", 5), "rounds 3, not 5"),
+        (("--threads", 1), "threads 2, not 1"),
         (("--insecure-seed", 6), "insecure_seed 5, not 6"),
-        (("secagg",), "protocol sparse, not secagg"),
+        (("sparse",), "protocol secagg, not sparse"),
     ):
         assert sentence in refusal("bench", *given, "--resume", path)
     assert path.read_bytes() == before

@@ -95,12 +95,11 @@ def assert_printed(text, outputs):
         assert is_printed(printed, written), told
 
 
-def with_commands():
-    return sorted(name for name, text in PAGES.items() if commands(text))
+WITH_COMMANDS = sorted(name for name, text in PAGES.items() if commands(text))
 
 
 @needs_mpirun
-@pytest.mark.parametrize("page", [page for page in with_commands() if page != "tutorial"])
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page != "tutorial"])
 def test_every_command_prints_what_is_written(page, tmp_path):
     text = PAGES[page]
     # The hpcfl of this checkout, whichever is installed.

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from player import parties, round_of
+from run_files import new_writer
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.noise import IntegerNoise
@@ -11,7 +12,6 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Failure
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.failures import FailureWatch, as_planned, tell
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.rounds.timed import play
@@ -174,11 +174,9 @@ def test_a_run_tells_whom_it_lost(tmp_path):
     lost = RoundRecord.empty(3, 6)
     lost.lost_phase[[2, 4, 0]] = 1, 1, 3
     lost.detect_seconds, lost.recover_seconds = 0.25, 1.5
-    about = {"protocol": "fedavg", "command": "", "config": {}, "environment": {}}
     for failures, records in ((True, [RoundRecord.empty(3, 6), lost]), (False, [lost])):
-        path = tmp_path / f"{failures}.h5"
-        about |= {"phases": PHASES, "devices": 6, "rounds": len(records), "failures": failures}
-        with ResultsWriter(path, **about) as writer:
+        about = {"phases": PHASES, "devices": 6, "failures": failures}
+        with new_writer(tmp_path / f"{failures}.h5", **about) as writer:
             for record in records:
                 writer.append(record)
     run, other = load(tmp_path / "True.h5"), load(tmp_path / "False.h5")

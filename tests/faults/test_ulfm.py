@@ -1,21 +1,18 @@
 """Ranks that die: every operation of the transport, cells of a launch, and whole rounds."""
 
 import json
-import os
-import signal
 import sys
-import time
 
 import numpy as np
 import pytest
-from ulfm import HERE, HPCFL, LIMIT_SECONDS, ULFM, bench, finish, job, kill, needs_ulfm, start
+from ulfm import HERE, HPCFL, bench, job, kill, needs_ulfm
 
 from hpcfl.results import load
 from hpcfl.rounds.inputs import SyntheticUpdates
 
 sys.path.append(str(HERE.parent / "mpirun"))
 
-from launcher import needs_mpirun, pid_of_rank, python
+from launcher import needs_mpirun, python
 
 DIM = 60
 SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
@@ -198,24 +195,3 @@ def test_a_crash_ends_the_job_though_deaths_are_survived(rank, when):
     assert done.returncode != 0
     assert f"[rank {rank} on " in done.stderr
     assert done.stderr.count("ZeroDivisionError: divided") == 1
-
-
-@needs_ulfm
-@pytest.mark.full
-def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
-    running = start(
-        *(*ULFM, "-n", 5, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
-        *("--rounds", 5, "--max-rounds", 9000, "--max-seconds", 6, "--output", tmp_path),
-    )
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not list(tmp_path.glob("*.h5")) or load(next(tmp_path.glob("*.h5"))).rounds < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    os.kill(pid_of_rank(running.pid, 3), signal.SIGKILL)
-    done = finish(running, LIMIT_SECONDS)
-    run = load(next(tmp_path.glob("*.h5")))
-
-    assert done.returncode == 0, done.stderr
-    assert run.validated.all()
-    assert np.flatnonzero((run.lost_phase >= 0).any(axis=0)).tolist() == [2]
-    assert run.survived[-1].tolist() == [True, True, False, True]

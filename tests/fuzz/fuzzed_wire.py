@@ -1,13 +1,11 @@
 """Rounds in one process in which one message on its way is changed, and what may come of them."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
@@ -19,11 +17,11 @@ from hpcfl.rounds.enrolment import enrol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from player import Changing, parties, round_of
+import protocol_rounds
+from protocol_rounds import Header, Played
 
 ENVELOPE, HELPERS = 16, 2**31
 Q = 2**32 - 5
-Bytes = NDArray[np.uint8]
 
 # Between them these run the code of all protocols that share secrets, or have helpers.
 CASES = {
@@ -58,31 +56,35 @@ class Message:
 
     step: Step
     sender: int
-    receiver: int
     sealed: bytes
-    enrolment: bool = False
+    enrolment: bool
 
 
-class Wire(Changing):
-    """A loopback that keeps every message and delivers the one of a given number changed."""
+class OneChanged:
+    """Keeps every message of a round and its enrolment, and changes the one of a given number."""
 
-    def __init__(self, devices, target=-1, change=None, helpers=0):
-        super().__init__(devices, helpers)
+    def __init__(self, target, change):
         self.messages = []
         self.delivered = None
         self.steps = ()
         self.enrolment = False
-        self._target = target
-        self._change = change
+        self._target, self._change = target, change
 
-    def passed(self, sealed):
-        raw = sealed.tobytes()
-        if raw[0] != VERSION or any(raw[2:4]):
+    def __call__(self, header, message):
+        """Return a message, or the rows of a route that still have their size, as delivered."""
+        if message.ndim == 1:
+            return self._passed(message)
+        fitting = [row for row in map(self._passed, message) if row.size == message.shape[1]]
+        return np.array(fitting, np.uint8).reshape(-1, message.shape[1])
+
+    def _passed(self, sealed):
+        header = Header.of(sealed)
+        if header.version != VERSION or header.reserved:
             return sealed  # the registry of public keys, which does not come from the server
-        sender, receiver = np.frombuffer(raw[8:ENVELOPE], "<u4").tolist()
         # Devices that refuse say so in steps of their own; they are of no step of the protocol.
-        step = self.steps[raw[1]] if raw[1] < len(self.steps) else Step("refusal", Pattern.LOCAL)
-        message = Message(step, sender, receiver, raw, self.enrolment)
+        of_protocol = header.step < len(self.steps)
+        step = self.steps[header.step] if of_protocol else Step("refusal", Pattern.LOCAL)
+        message = Message(step, header.sender, sealed.tobytes(), self.enrolment)
         self.messages.append(message)
         if len(self.messages) - 1 != self._target or self._change is None:
             return sealed
@@ -97,15 +99,12 @@ class Wire(Changing):
 
 @dataclass
 class Outcome:
-    """The result of a round."""
+    """The result of a round, if one began, and why it or its enrolment ended."""
 
     case: str
-    wire: Wire
-    devices: dict[int, Any]
-    vectors: NDArray[np.float64]
-    server: Any = None
-    error: HpcflError | None = None
-    refused: dict[int, HpcflError] = field(default_factory=dict)
+    wire: OneChanged
+    played: Played | None
+    error: HpcflError | None
 
     @property
     def kind(self):
@@ -118,11 +117,11 @@ class Outcome:
 
     def differing(self):
         """Return the coordinates at which the sum is not that of the survivors it names."""
-        total = np.zeros(DIM, self.server.total.dtype)
-        for id in self.server.survivors:
-            where, values = self.devices[id].contribution(self.vectors[id])
+        played, total = self.played, np.zeros(DIM, np.int64)
+        for id in played.server.survivors:
+            where, values = played.devices[id].contribution(played.vectors[id])
             total[where] += values
-        return np.flatnonzero(np.abs(self.server.total - total) > 1e-9)
+        return np.flatnonzero(played.server.total != total)
 
     @property
     def chosen(self):
@@ -154,35 +153,26 @@ class Outcome:
         if self.case.startswith("sparse"):
             where, used = locations.decode(body, DIM)
         elif self.case == "cohort":
-            where = where[self.devices[self.wire.target.sender].sent()]
+            where = where[self.played.devices[self.wire.target.sender].sent()]
         return where, np.frombuffer(body[used:].tobytes(), "<u4")
 
 
-def play(case, devices, dropouts=None, target=-1, change=None, index=3, wire=None):
+def play(case, devices, dropouts=None, target=-1, change=None, index=3):
     """Play a round, and its enrolment if it has one, with one message changed."""
-    of = protocol(case, devices)
-    wire = wire or Wire(devices, target, change, of.helpers)
+    of, wire = protocol(case, devices), OneChanged(target, change)
+    enrolment = type(of).enrolment(devices, of.helpers)
+    if enrolment is not None:
+        wire.enrolment, wire.steps = True, enrolment.steps
+        transport = protocol_rounds.Wire(devices, wire, of.helpers)
+        try:
+            enrolled = enrol(type(of), transport, first_round=index, insecure_seed=1)
+        except HpcflError as error:
+            return Outcome(case, wire, None, error)
+        of.join(enrolled.devices, range(devices), devices)
+    wire.enrolment, wire.steps = False, of.steps
     vectors = np.random.default_rng(devices).uniform(-1, 1, (devices, DIM))
-    outcome = Outcome(case, wire, {}, vectors)
-    try:
-        enrolment = type(of).enrolment(devices, of.helpers)
-        if enrolment is not None:
-            wire.enrolment, wire.steps = True, enrolment.steps
-            enrolled = enrol(type(of), wire, first_round=index, insecure_seed=1)
-            wire.enrolment = False
-            of.join(enrolled.devices, range(devices), devices)
-        outcome.devices, outcome.server = parties(of, wire, index)
-        wire.steps = of.steps
-        played = round_of(
-            *(of, wire, outcome.devices, outcome.server, vectors),
-            index=index,
-            dropouts=dropouts or {},
-        )
-        outcome.refused = played.refused
-        played.play()
-    except HpcflError as error:
-        outcome.error = error
-    return outcome
+    played = protocol_rounds.play(of, vectors, dropouts, index=index, change=wire, raises=False)
+    return Outcome(case, wire, played, played.error)
 
 
 # changes

@@ -29,11 +29,12 @@ def test_a_changed_message_gives_no_wrong_sum(case):
         ended.add(outcome.kind)
         assert outcome.kind != "wrong", (outcome.wire.target, outcome.differing())
         if outcome.error is None:
+            played = outcome.played
             planned = {id for id in range(devices) if dropouts.get(id) not in before}
-            assert {*outcome.server.survivors} <= planned
+            assert {*played.server.survivors} <= planned
             # Whose message was taken away has dropped out, and was not refused.
             silent = {outcome.wire.target.sender} if outcome.wire.delivered == b"" else set()
-            assert planned - {*outcome.server.survivors} <= {*outcome.refused} | silent
+            assert planned - {*played.server.survivors} <= {*played.kept_out} | silent
 
     rounds()
     assert "exact" in ended
@@ -57,7 +58,7 @@ def test_a_malformed_message_of_a_helper_costs_it_or_ends_the_round_in_its_name(
         refused = f"malformed {sent.step.phase} message from helper {number}: "
         if sent.step.name == "ready":  # before devices mask the round can do without it
             assert outcome.kind == "exact", outcome.error
-            assert str(outcome.refused[6 + number]).startswith(refused)
+            assert str(outcome.played.kept_out[6 + number]).startswith(refused)
         else:
             assert f"cannot end: helper {number} " in str(outcome.error)
             assert refused in str(outcome.error)

@@ -10,10 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 from data_files import BATCHES, batch_bytes, write, write_batches, write_mnist
 
-from hpcfl.cli.machine import data as command
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import images
 from hpcfl.learning.datasets import load
@@ -62,10 +61,6 @@ def publish(server, monkeypatch, name, files):
     monkeypatch.setitem(DOWNLOADS, name, Download(server.url, digests))
 
 
-def run(*arguments):
-    return CliRunner().invoke(command, ["fetch", *map(str, arguments)])
-
-
 def test_missing_and_damaged_files_are_downloaded_to_where_readers_look(
     server, tmp_path, monkeypatch
 ):
@@ -74,7 +69,7 @@ def test_missing_and_damaged_files_are_downloaded_to_where_readers_look(
     publish(server, monkeypatch, "mnist", files)
     folder = tmp_path / "new" / "data"
 
-    result = run("mnist", "--data-dir", folder)
+    result = invoke("data", "fetch", "mnist", "--data-dir", folder)
 
     assert result.exit_code == 0, result.exception
     paths = [folder / "mnist" / name for name in files]

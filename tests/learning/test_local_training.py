@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from small_data import CLASSES, SHAPE, data
+from small_data import CLASSES, SHAPE, data, softmax_gradient
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
@@ -21,16 +21,6 @@ def trainer(name="softmax", **options):
 
 def seed(number=0):
     return np.random.SeedSequence(number)
-
-
-def softmax_gradient(weights, inputs, labels):
-    """Return gradient and mean cross-entropy of softmax regression, in float64."""
-    x = inputs.reshape(len(inputs), -1).astype(np.float64)
-    logits = x @ weights.reshape(CLASSES, -1).T
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
-    loss = -np.log(probabilities[np.arange(len(x)), labels]).mean()
-    return ((probabilities - np.eye(CLASSES)[labels]).T @ x / len(x)).reshape(-1), float(loss)
 
 
 def count_batches(monkeypatch):

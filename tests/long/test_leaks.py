@@ -10,11 +10,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from hpcfl.benchmark import session
-from hpcfl.cli.watching import Spoken
-from hpcfl.comm.world import World
-from hpcfl.options.bench import BenchOptions
-from hpcfl.results import load
+import hpcfl
 
 ROUNDS = 150
 SETTLED = 50
@@ -26,23 +22,19 @@ LIMIT_BYTES = 1000.0  # a round
 def test_memory_and_descriptors_stay_flat(tmp_path):
     played, memory, opened = [], [], []
 
-    def progress():
+    def progress(index, result):
         played.append(True)
         if len(played) % EVERY == 0:
             gc.collect()
             memory.append(tracemalloc.get_traced_memory()[0])
             opened.append(len(os.listdir("/proc/self/fd")))
 
-    path = tmp_path / "run.h5"
-    options = BenchOptions(
-        "sparse", dim=50, rounds=ROUNDS, warmup=0, dropout=0.3, devices=(5,), output=path
-    )
+    size = {"devices": 5, "dim": 50, "rounds": ROUNDS, "warmup": 0, "dropout": 0.3}
     tracemalloc.start()
     try:
-        session.run(World(None), options, lambda path: None, Spoken(progress))
+        run = hpcfl.bench("sparse", **size, output=tmp_path / "run.h5", progress=progress)
     finally:
         tracemalloc.stop()
-    run = load(path)
     settled = memory[SETTLED // EVERY :]
     slope = np.polyfit(np.arange(len(settled)) * EVERY, settled, 1)[0]
 

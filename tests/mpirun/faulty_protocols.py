@@ -1,7 +1,6 @@
 """Protocols that go wrong on purpose, given to `hpcfl bench` as MODULE:CLASS."""
 
 from hpcfl.algorithms.aggregation.fedavg import FedAvg, FedAvgDevice, FedAvgServer
-from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import RefusedError
 
@@ -73,10 +72,3 @@ class Wrong(FedAvg):
 
     def server(self, round_index, model, secrets=system_secrets):
         return (WrongServer if round_index >= 2 else FedAvgServer)(self, round_index, model)
-
-
-class Deserting(Prf):
-    """Devices drop out although nobody can take off their masks."""
-
-    name = "deserting"
-    tolerates_dropouts = True

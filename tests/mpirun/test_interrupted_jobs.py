@@ -48,13 +48,9 @@ def again(path):
     return f"mpirun -n {RANKS} hpcfl bench --resume {path}"
 
 
-def all_gone(processes):
-    return not any(Path(f"/proc/{process}").exists() for process in processes)
-
-
 def wait_until_gone(processes):
     end = time.monotonic() + GONE_SECONDS
-    while not all_gone(processes):
+    while any(Path(f"/proc/{process}").exists() for process in processes):
         if time.monotonic() > end:
             for process in processes:
                 os.kill(process, signal.SIGKILL)

@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 from labs import hpcfl, star
 
 from hpcfl.benchmark import experiment as benchmark
-from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.netlab import lab
 from hpcfl.netlab.lab import FRAME_BYTES, Link
@@ -82,10 +81,10 @@ def test_mpirun_enters_a_host_by_its_address_and_ranks_know_their_links(tmp_path
 
 
 def test_wrong_use_is_refused_and_a_dry_run_prints_the_script(monkeypatch):
-    result = CliRunner().invoke(group, ["netlab", "--hosts", "2", "--", "report", "x"])
+    result = invoke("netlab", "--hosts", 2, "--", "report", "x")
     assert "give what to run in the lab" in str(result.exception)
     links = "--uplink-mbps 20 --downlink-mbps 50 --latency-ms 10"
-    dry = CliRunner().invoke(group, f"netlab --hosts 2 {links} --dry-run -- bench sparse".split())
+    dry = invoke(*f"netlab --hosts 2 {links} --dry-run -- bench sparse".split())
     assert dry.output.startswith(f"# read by: {lab.ISOLATED}\n")
     assert "hpcfl bench sparse" in dry.output.splitlines()[-1]
     assert "dev d1 root handle 1: tbf rate 50000000bit" in dry.output

@@ -104,15 +104,3 @@ def test_a_presets_settings_are_not_given_by_anybody():
     # It says alpha, which secagg has no use for.
     options = defaults.asked({"algorithm": "fedavg", "aggregate": "secagg"}, "sparse-secagg-mnist")
     assert options.alpha == 0.1
-
-
-def test_combinations_of_a_grid_leave_out_what_their_protocol_has_no_use_for():
-    grid = {"protocol": ["secagg", "sparse"], "devices": 5, "alpha": [0.1, 0.2]}
-    found = [setting.arguments for setting in plan.combine({"grid": grid}, "a plan")]
-
-    assert found == [
-        ("secagg", "--devices=5"),
-        ("secagg", "--devices=5"),
-        ("sparse", "--alpha=0.1", "--devices=5"),
-        ("sparse", "--alpha=0.2", "--devices=5"),
-    ]

@@ -6,13 +6,10 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
-from page_runs import write_run
-from run_files import new_writer, simple_record
+from run_files import new_writer, ranked_record, write_growing
 
-from hpcfl.benchmark import session
-from hpcfl.comm.world import World
+import hpcfl
 from hpcfl.errors import UsageError
-from hpcfl.options.bench import BenchOptions
 from hpcfl.plots import AGAINST, chosen, naming, style
 from hpcfl.results import load
 from hpcfl.results.statistics import median_interval
@@ -39,17 +36,12 @@ def measured(axes):
     return [one.lines[0] for one in axes.containers if hasattr(one, "lines")]
 
 
-def guide(axes):
-    (found,) = [one for one in axes.lines if one.get_color() == "0.85"]
-    return found
-
-
 @pytest.fixture
 def run_of(tmp_path):
-    """Return a function that writes a run, as `write_run` does, and loads it."""
+    """Return a function that writes a run, as `write_growing` does, and loads it."""
     count = iter(range(100))
     return lambda *sizes, **config: load(
-        write_run(tmp_path / f"{next(count)}.h5", *sizes, **config)
+        write_growing(tmp_path / f"{next(count)}.h5", *sizes, **config)
     )
 
 
@@ -124,15 +116,7 @@ def test_phases_are_stacked_and_devices_and_server_apart(run_of):
 def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_path, run_of):
     with new_writer(tmp_path / "times.h5", rounds=4, ranks=3) as writer:
         for scale in (1, 2, 3, 4):
-            record = simple_record(scale, warmup=scale == 1)
-            record.begin_seconds = scale * np.array([[0.0, 0.1, 0.2], [1.0] * 3, [2.0] * 3])
-            record.computing_seconds = np.full((3, 3), 0.5) * scale
-            record.mpi_seconds = np.full((3, 3), 0.25) * scale
-            record.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
-            record.end_seconds = record.begin_seconds + 0.8 * scale
-            record.skew_seconds, record.clock_uncertainty_seconds = 0.0, 3e-6
-            record.clock_offset_seconds = np.zeros(3)
-            writer.append(record)
+            writer.append(ranked_record(scale, warmup=scale == 1))
     run = load(tmp_path / "times.h5")
     figure = draw("timeline", [run])
     (axes,) = figure.axes
@@ -154,17 +138,10 @@ def test_a_timeline_has_a_row_a_rank_and_bars_that_begin_where_phases_did(tmp_pa
         draw("timeline", [run, run])
 
 
-def bench(folder, protocol, **options):
-    found = []
-    asked = BenchOptions(
-        protocol, dim=200, rounds=2, warmup=0, devices=(20,), output=folder, **options
-    )
-    session.run(World(None), asked, found.append)
-    return load(found[0])
-
-
 def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_path):
-    runs = [bench(tmp_path, name, dropout=0.1) for name in ("assisted", "committee", "fedavg")]
+    size = {"devices": 20, "dim": 200, "rounds": 2, "warmup": 0, "dropout": 0.1}
+    names = ("assisted", "committee", "fedavg")
+    runs = [hpcfl.bench(name, **size, output=tmp_path) for name in names]
     figure = draw("tradeoff", runs)
     found = [
         (line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor() != "white")

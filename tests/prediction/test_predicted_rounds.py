@@ -34,16 +34,6 @@ def protocol_of(name, devices, dim, **options):
     return build(name, BenchOptions(name, **options), devices, dim)[0]
 
 
-def played(experiment):
-    rounds = Results[Played]()
-    experiment.run(Loopback(experiment.devices, experiment.protocol.helpers), rounds)
-    return rounds.records
-
-
-def expected(experiment):
-    return [*exchanged(experiment.protocol).values()]
-
-
 @pytest.mark.parametrize(
     ("protocol", "devices", "dim", "options"),
     [
@@ -61,14 +51,15 @@ def expected(experiment):
 def test_bytes_are_right_on_average_where_chance_decides(protocol, devices, dim, options):
     """What a device receives is exact, whoever drops out."""
     experiment = built(protocol, devices, dim, **options)
-    records, phases = played(experiment), expected(experiment)
-    for record in records:
+    rounds, phases = Results[Played](), [*exchanged(experiment.protocol).values()]
+    experiment.run(Loopback(devices), rounds)
+    for record in rounds.records:
         assert record.survived.all() == (options.get("dropout", 0.3) == 0)
         for number, phase in enumerate(phases):
             down = record.bytes_down[number][record.survived]
             assert set(down.tolist()) == {phase.down}, phase.name
 
-    up = np.mean([record.bytes_up.sum(axis=0)[record.survived].mean() for record in records])
+    up = np.mean([record.bytes_up.sum(axis=0)[record.survived].mean() for record in rounds.records])
     # What sparse sends in three rounds spreads by up to 0.4 %, the rest by 0.01 %: more than six
     # standard deviations are allowed, which chance exceeds in fewer than one of 10^8 runs.
     spread = 0.025 if protocol == "sparse" else 0.001

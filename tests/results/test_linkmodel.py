@@ -2,8 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcfl.results.linkmodel import LinkModel
 
@@ -42,14 +40,3 @@ def test_a_phase_without_messages_has_no_latency_and_an_empty_message_has():
 
     assert seconds(link, [[0, 0]], [[0, 0]], [[0.0, 0.0, 0.125]]).tolist() == [0.125]
     assert modelled(link, none, none, one, one, np.zeros((1, 2))) == pytest.approx([0.1])
-
-
-@given(st.floats(0.1, 1000), st.floats(1, 100), st.integers(0, 2**40), st.floats(0, 9))
-def test_a_faster_link_never_makes_a_phase_longer(slow, faster, size, cpu):
-    links = [
-        LinkModel(uplink_mbps=rate, downlink_mbps=rate, latency_ms=5)
-        for rate in (slow, slow * faster)
-    ]
-    before, after = (seconds(link, [[size]], [[size]], [[cpu, cpu]]) for link in links)
-
-    assert after <= before

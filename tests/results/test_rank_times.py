@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from run_files import new_writer, simple_record
+from run_files import new_writer, ranked_record, simple_record, write_run
 
 from hpcfl.results import load
 from hpcfl.results.ranktimes import shares
@@ -12,21 +12,7 @@ RANKS = 3
 
 
 def record(index):
-    """Return a round of 3 phases on 3 ranks; everything takes 1 + index times as long."""
-    found = simple_record(1 + index, warmup=index == 0)
-    scale = 1.0 + index
-    begin = np.array([[0.0, 0.1, 0.2], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
-    found.begin_seconds = begin * scale
-    found.computing_seconds = np.full((3, RANKS), 0.5) * scale
-    found.mpi_seconds = np.full((3, RANKS), 0.25) * scale
-    found.waiting_seconds = np.array([[0.0, 0.05, 0.05]] * 3) * scale
-    found.end_seconds = found.begin_seconds + (
-        found.computing_seconds + found.mpi_seconds + found.waiting_seconds
-    )
-    found.skew_seconds = 0.002 * scale
-    found.clock_offset_seconds = np.array([0.0, 5.0, -5.0])
-    found.clock_uncertainty_seconds = 3e-6
-    return found
+    return ranked_record(1 + index, warmup=index == 0)
 
 
 @pytest.fixture
@@ -38,13 +24,6 @@ def run(tmp_path):
     return load(path)
 
 
-def without_times(tmp_path):
-    path = tmp_path / "before.h5"
-    with new_writer(path) as writer:
-        writer.append(simple_record())
-    return load(path)
-
-
 def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, tmp_path):
     table = shares(run)
     row = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
@@ -53,7 +32,7 @@ def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, 
     assert row["waiting_server"] == 0
     assert row["waiting_devices"] == pytest.approx(0.05 * 3)
     assert "within 6 ms" in table.text()
-    assert shares(without_times(tmp_path)) is None
+    assert shares(load(write_run(tmp_path / "before.h5", [simple_record()]))) is None
 
 
 def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):

@@ -1,16 +1,14 @@
 import json
+from functools import partial
 
 import h5py
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 from run_files import simple_record
 
-from hpcfl.cli.report import report as command
 from hpcfl.errors import UsageError
 
-
-def report(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+report = partial(invoke, "report")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -40,23 +41,16 @@ def killing(function, call, before):
 with new_writer(sys.argv[2], rounds={rounds}) as writer:
     for seed in range({appended}):
         writer.append(random_record(seed))
-        print(seed, flush=True)
 """
 # Space for one round, two, four, eight and so on.
 SMALL = "import hpcfl.results.writer as writer; writer._FIRST_BYTES = 1; "
 
 
-def start_child(path, rounds, appended, prepare=""):
-    program = CHILD.format(prepare=prepare, rounds=rounds, appended=appended)
-    words = [sys.executable, "-c", program, str(Path(__file__).parent.parent), str(path)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def killed(path, rounds, appended, prepare):
     """Let a child kill itself; return status, number of finished rounds, and those rounds."""
-    child = start_child(path, rounds, appended, prepare)
-    child.communicate()
-    assert child.returncode == -signal.SIGKILL
+    program = CHILD.format(prepare=prepare, rounds=rounds, appended=appended)
+    words = [sys.executable, "-c", program, str(Path(__file__).parent.parent), str(path)]
+    assert subprocess.run(words, capture_output=True).returncode == -signal.SIGKILL
     return read_with_h5py(path) if path.exists() else None
 
 
@@ -132,26 +126,6 @@ def test_a_round_overwrites_nothing_but_its_own_raw_data(tmp_path):
 
     assert changed.any()
     assert not (changed & ~allowed).any()
-
-
-@pytest.mark.parametrize("wait_for", [1, 40])
-def test_sigkill_leaves_all_finished_rounds(tmp_path, wait_for):
-    path = tmp_path / "run.h5"
-    child = start_child(path, rounds=200, appended=200)
-    for _ in range(wait_for):
-        assert child.stdout.readline()
-    alive = load(path)
-    child.kill()
-    reported = wait_for + len(child.stdout.read().splitlines())
-    child.wait()
-    status, finished, arrays = read_with_h5py(path)
-
-    assert child.returncode == -signal.SIGKILL
-    assert (alive.status, status) == ("running", "running")
-    assert alive.rounds >= wait_for
-    assert reported <= finished <= reported + 1
-    assert_holds(arrays, map(random_record, range(finished)))
-    assert_holds(load(path), map(random_record, range(finished)))
 
 
 # A round flushes twice: its data, then its mark. So flush 9 is that of the data of round 4. What is
@@ -245,10 +219,6 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
 # --- Space for more rounds than a new file has ---
 
 
-def growing(monkeypatch):
-    monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
-
-
 def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
     with new_writer(tmp_path / "run.h5", rounds=10**9) as writer:
         begun = writer.path.stat()
@@ -261,18 +231,14 @@ def test_a_run_of_very_many_rounds_begins_with_a_small_file(tmp_path):
 
 
 def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
-    growing(monkeypatch)
+    monkeypatch.setattr("hpcfl.results.writer._FIRST_BYTES", 1)
     writer = new_writer(tmp_path / "run.h5", rounds=10)
     writer.append(random_record(0))
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr("hpcfl.results.writer._copy", lambda *arguments: throw(full))
+    monkeypatch.setattr("hpcfl.results.writer._copy", Mock(side_effect=full))
     with pytest.raises(HpcflError, match=r"No space left on device.*the rounds before it are kept"):
         writer.append(random_record(1))
     writer.close("failed")
 
     assert_holds(load(tmp_path / "run.h5"), [random_record(0)])
     assert [one.name for one in tmp_path.iterdir()] == ["run.h5"]
-
-
-def throw(error):
-    raise error

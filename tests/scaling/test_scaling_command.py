@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from commandline import hpcfl, refusal
+from commandline import refusal, told
 
 from hpcfl.results import load
 from hpcfl.sweeping import shipped
@@ -28,17 +28,15 @@ SCALING = ("--kind", "scaling", "--against")
 def threads(tmp_path_factory):
     """Return the folder of a sweep over threads."""
     folder = tmp_path_factory.mktemp("threads")
-    done = hpcfl("sweep", small(folder, "scaling-threads", devices=4), "--output", folder / "out")
-    assert done.returncode == 0, done.stderr
+    told("sweep", small(folder, "scaling-threads", devices=4), "--output", folder / "out")
     return folder / "out"
 
 
 def test_a_sweep_over_threads_is_a_table_of_its_runs(threads):
-    shown = hpcfl("report", threads, "--speed-up", "threads")
-    found = json.loads(hpcfl("report", threads, "--speed-up", "threads", "--format", "json").stdout)
+    shown = told("report", threads, "--speed-up", "threads")
+    found = json.loads(told("report", threads, "--speed-up", "threads", "--format", "json"))
 
-    assert shown.returncode == 0, shown.stderr
-    assert "Scaling over threads of a rank" in shown.stdout
+    assert "Scaling over threads of a rank" in shown
     assert [row["x"] for row in found] == [1, 2, 4, 8]
     seconds = {load(path).config.get("threads", 1): load(path) for path in threads.glob("*.h5")}
     for row in found:

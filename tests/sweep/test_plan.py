@@ -106,14 +106,6 @@ def test_trainings_are_cells_beside_benchmarks(tmp_path):
     assert (options.steps, options.epochs, str(options.data_dir)) == (10, None, "elsewhere")
 
 
-def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path):
-    grid = '[grid]\nprotocol = ["cohort"]\ndevices = [10]\nmin-cohort = [1, 1000]\ndim = [100]'
-    found = cells(tmp_path, grid)
-
-    assert len({cell.id for cell in found}) == 2
-    assert found[1].dim == 100
-
-
 TRAIN = '[grid]\nalgorithm = ["fedavg"]\ndevices = [3]\n'
 GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
 WRONG = (

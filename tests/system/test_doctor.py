@@ -115,7 +115,7 @@ def test_an_mpi_that_crashes_or_hangs_does_not_take_the_doctor_along(monkeypatch
     started = tmp_path / "pid"
     check = doctor.check_launch(program(tmp_path / "mpirun", f"echo $$ >{started}; exec sleep 600"))
 
-    assert "no end within 0.5 seconds" in check.found
+    assert "did not end within 0.5 seconds" in check.found
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
 

@@ -3,17 +3,13 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import h5py
 import pytest
 
-import hpcfl
 from hpcfl.errors import HpcflError
 from hpcfl.system import environment, hdf5, revision
 from hpcfl.system.outputs import replacing, without_home
-
-ROOT = Path(hpcfl.__file__).parents[1]
 
 
 def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path):

@@ -47,21 +47,6 @@ def test_every_launcher_is_recognised(monkeypatch, variables, expected):
     assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == expected
 
 
-def test_asking_costs_no_import():
-    """At 101 ranks on 2 cores, every 100 ms of import are 5 s of waiting."""
-    program = (
-        "import os, sys; before = set(sys.modules); import hpcfl.system.launch; "
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
-
-    expected = {"__future__", "hpcfl", "hpcfl.system", "hpcfl.system.launch"}
-    assert set(done.stdout.split()) <= expected, done.stderr
-    assert "hpcfl.system.launch" in done.stdout
-
-
 # Rank 0 tells of standard output and error by its exit status.
 ASK = (
     "import sys; from hpcfl.system import launch; stream = launch.terminal_for_progress(); "

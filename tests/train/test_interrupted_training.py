@@ -1,9 +1,9 @@
 """Training that is told to leave, and training whose round does not end in time after a signal."""
 
 import os
+import shutil
 import signal
-import subprocess
-import sys
+import time
 
 import numpy as np
 import pytest
@@ -21,41 +21,14 @@ from hpcfl.training.report import render_end
 pytest.importorskip("torch")
 
 
-# Trains, and after two rounds sleeps inside C, where Python runs no signal handlers.
-PROGRAM = """
-import ctypes, sys
-from pathlib import Path
-from hpcfl.system import interruption
-from hpcfl.comm.world import World
-from hpcfl.rounds.observer import RoundObserver
-from hpcfl.training import session
-from hpcfl.options.training import TrainOptions
-
-interruption.DEADLINE_SECONDS = 0.3
-asked = TrainOptions(
-    "fedavg", rounds=4, dropout=0.0, epochs=1, batch_size=20, learning_rate=0.1, devices=4,
-    output=Path(sys.argv[1]),
-)
-
-class Stuck(RoundObserver):
-    def finished(self, index, result):
-        if index == 1:
-            print("stuck", flush=True)
-            while True:
-                ctypes.CDLL(None).pause()
-
-with interruption.noting_signals():
-    session.run(World(None), asked, Stuck())
-"""
-
-
-def train(folder, rounds=4, number=None, **options):
+def train(folder, rounds=4, number=None, then=lambda: None, **options):
     """Train, and send this process a signal in the second round; return the model."""
 
     class Signalled(RoundObserver):
         def finished(self, index, result):
             if number is not None and index == 1:
                 os.kill(os.getpid(), number)
+                then()
 
     options = {"dropout": 0.3, "rounds": rounds} | options
     with noting_signals():
@@ -90,26 +63,25 @@ def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path):
     assert not list(tmp_path.glob("*.npz"))
 
 
-@pytest.mark.full
-def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
-    job = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "run.h5")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert job.stdout is not None
-    assert job.stdout.readline() == "stuck\n"
-    job.send_signal(signal.SIGTERM)
-    _, err = job.communicate(timeout=30)
-    run = load(tmp_path / "run.h5")
+def test_a_checkpoint_is_there_before_the_round_ends(tmp_path):
+    """A round that does not end in time costs nothing but itself."""
+    told, given_up = tmp_path / "told", tmp_path / "given up"
+    told.mkdir()
 
-    assert job.returncode == LEFT_STATUS, err
-    assert f"after 2 rounds; continue with hpcfl train --resume {run.path}" in err
+    def give_up():
+        end = time.monotonic() + 10
+        while not list(told.glob("*.npz")) and time.monotonic() < end:
+            time.sleep(0.01)
+        shutil.copytree(told, given_up)
+
+    with pytest.raises(AgreedError):
+        train(told, number=signal.SIGUSR1, then=give_up)
+    run = load(given_up / "run.h5")
+
     assert (run.status, run.rounds) == ("interrupted", 2)
     (tmp_path / "whole").mkdir()
-    resumed = train(tmp_path, dropout=0.0, resume=run.path)
-    np.testing.assert_array_equal(resumed, train(tmp_path / "whole", dropout=0.0))
+    resumed = train(given_up, resume=run.path)
+    np.testing.assert_array_equal(resumed, train(tmp_path / "whole"))
 
 
 def test_a_round_that_is_not_stored_is_behind_no_checkpoint(tmp_path, monkeypatch):

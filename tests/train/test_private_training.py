@@ -8,8 +8,7 @@ import pytest
 from runs import epsilons, right
 from runs import train_privately as train
 
-from hpcfl.algorithms.federated.locks import NormsDevice, NormsServer
-from hpcfl.errors import MessageError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.results import load
 from hpcfl.results.footer import footer
@@ -159,71 +158,6 @@ def test_the_first_stage_of_locks_is_measured(tmp_path):
     assert not (kept & ~invited).any()
     assert 0 < kept.sum() < invited.sum()
     assert np.array_equal(kept, run.survived)
-
-
-def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path):
-    """Without noise, the mean over many rounds is that of all devices' clipped updates."""
-    from hpcfl.algorithms import federated
-    from hpcfl.algorithms.aggregation import find
-    from hpcfl.algorithms.federated.base import Federation
-    from hpcfl.algorithms.federated.locks import Locks
-    from hpcfl.algorithms.federated.participation import Participation
-    from hpcfl.algorithms.noise import insecure_noise
-    from hpcfl.algorithms.parameters import Parameters
-
-    devices, draws = 10, 4000
-    protocol = find("fedavg")(Parameters(4, devices, dropout=0.0))
-    where = Federation(
-        sizes=np.ones(devices, np.int64),
-        participation=Participation(devices, 8, "poisson", 5),
-        rounds=draws,
-        seed=5,
-        protocol=protocol,
-        local=None,
-    )
-    kind = federated.find("locks")
-    assert issubclass(kind, Locks)
-    locks = kind(where, PrivacyOptions(sigma=1e-9, fast_noise=True), insecure_noise(1))
-    norms = np.linspace(0.1, 1.0, devices)
-    total, kept = np.zeros(devices), np.zeros(devices)
-    for index in range(draws):
-        server = locks.first_stage.server(index, np.zeros(devices, np.float32))
-        invited = where.participation.draw(index)
-        for slot, id in enumerate(invited):
-            server.receive_norms(slot, np.array([norms[id]], "<f8").view(np.uint8))
-        server.finish_norms()
-        for slot, factor in server.factors.items():
-            total[invited[slot]] += factor * norms[invited[slot]]
-            kept[invited[slot]] += 1
-            # All that is sent has the same norm, which the noise is for.
-            assert factor * norms[invited[slot]] == pytest.approx(locks.scale)
-    mean = total / draws / 8  # over the 8 that are invited in expectation
-
-    assert np.corrcoef(kept, norms)[0, 1] > 0.99
-    # Five standard errors of the mean of 4000 draws with a standard deviation below 2 norms.
-    assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
-
-
-def norm_message(value):
-    return np.array([value], "<f8").view(np.uint8)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_norms_and_factors_that_are_not_numbers_are_refused(value):
-    server, device = NormsServer(None, 0, np.zeros(1)), NormsDevice(None, 3, 0, 1)
-    with pytest.raises(MessageError, match="its norm is not finite"):
-        server.receive_norms(3, norm_message(value))
-    for factor in (value, -1.0):
-        with pytest.raises(MessageError, match="is not a factor of an update"):
-            device.receive_norms(norm_message(factor))
-    assert device.factor == 0
-
-
-def test_a_norm_is_received_once():
-    server = NormsServer(None, 0, np.zeros(1))
-    server.receive_norms(3, norm_message(1.0))
-    with pytest.raises(MessageError, match="it was received twice"):
-        server.receive_norms(3, norm_message(2.0))
 
 
 def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path):

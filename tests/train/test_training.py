@@ -186,19 +186,6 @@ def test_all_devices_enrol_once_and_the_selected_send_a_vector(tmp_path):
     assert run.training["modelled_seconds"][0] > run.cpu_seconds[0, 0, :9].max()
 
 
-def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
-    options = {"devices": 9, "per_round": 3, "checkpoint_every": 2}
-    whole = train(tmp_path, "prf", rounds=4, **options)
-    begun = train(tmp_path, "prf", rounds=2, **options)
-    resumed = train(tmp_path, "prf", rounds=4, resume=begun.path, **options)
-    run = load(resumed.path)
-
-    np.testing.assert_array_equal(whole.weights, resumed.weights)
-    # The first round of the second launch is round 2.
-    assert (run.bytes_up[2, 0] > 0).all()
-    assert run.bytes_up[[1, 3], 0].sum() == 0
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [

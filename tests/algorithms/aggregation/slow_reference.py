@@ -24,7 +24,6 @@ LIMB_BITS = 31
 MASK_KEY_LIMBS, SEED_LIMBS = 9, 5
 # A share has a value more, the check of its secret.
 KEY_SHARE, SEED_SHARE = MASK_KEY_LIMBS + 1, SEED_LIMBS + 1
-ABSENT = 2**32 - 1
 
 
 def hkdf(secret, context):

@@ -39,15 +39,11 @@ def keys_read_once(monkeypatch):
     monkeypatch.setattr(tenseal, "context_from", cache(tenseal.context_from))
 
 
-def needs(name):
-    if name == "ckks":
-        pytest.importorskip("tenseal")
-
-
 def made(kind, devices, group="fq", **options):
     """Return a protocol in which a tenth of the devices may drop out; they enrol if they must."""
     name, security = kind
-    needs(name)
+    if name == "ckks":
+        pytest.importorskip("tenseal")
     # Fewer than a third may collude; of a few devices nobody does.
     options = {"dropout": 0.1, "gamma": 0.0, "alpha": 1.0} | options
     if name in ("fedavg", "ckks"):
@@ -113,11 +109,7 @@ def members_of(protocol, index):
     """Return the devices that do more than the others in a round that all are there for."""
     if protocol.name == "committee":
         return play(protocol, index=index, before="share_input").server.committee
-    return range(devices_of(protocol)) if protocol.name == "ckks" else []
-
-
-def devices_of(protocol):
-    return protocol.parameters.devices
+    return range(protocol.parameters.devices) if protocol.name == "ckks" else []
 
 
 def uploaded_before(protocol, phase):

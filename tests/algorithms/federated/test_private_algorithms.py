@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,10 +19,11 @@ from hpcfl.algorithms.aggregation.base import Aggregate
 from hpcfl.algorithms.aggregation.promises import Outcome, failure_of
 from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
+from hpcfl.algorithms.federated.locks import NormsDevice, NormsServer
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.errors import RefusedError, UsageError
+from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import zcdp
@@ -32,17 +32,10 @@ from hpcfl.privacy.accounting import zcdp
 FALSE_ALARM = 1e-6
 
 
-class Local(SimpleNamespace):
-    """Stands for local training, whose learning rate decays."""
-
-    def __init__(self, **changes):
-        fields = {"steps": 1, "batch_size": 8, "momentum": 0.0, "weight_decay": 0.0}
-        super().__init__(**{**fields, "learning_rate": 0.5, **changes})
-
-    divisor = LocalOptions.divisor
-
-    def rate(self, round_index):
-        return self.learning_rate / (round_index + 1)
+def training(**changes):
+    """Return local training of one step, whose learning rate halves from round to round."""
+    chosen = {"epochs": None, "steps": 1, "batch_size": 8, "momentum": 0.0, "learning_rate": 0.5}
+    return LocalOptions(**chosen | {"decay": 0.5} | changes)
 
 
 def federation(
@@ -65,7 +58,7 @@ def federation(
         rounds=rounds,
         seed=3,
         protocol=find(protocol)(Parameters(per_round, dim, **given)),
-        local=local or Local(),
+        local=local or training(),
     )
 
 
@@ -112,7 +105,7 @@ class Learner:
 )
 def test_every_step_has_its_own_noise(name, where, privacy, scales):
     batch = {"batch_size": 0} if name == "fedsgd-dpc" else {}
-    local = Local(steps=len(scales), **batch)
+    local = training(steps=len(scales), **batch)
     sizes = np.array([10, 20, 40, 80])
     given = {"dim": 20_000, "devices": 4, "local": local, "sizes": sizes} | where
     private = algorithm(name, federation(**given), **privacy)
@@ -147,7 +140,7 @@ def test_a_device_is_told_how_often_it_has_taken_part():
 
 def test_rounding_to_integers_is_paid_for():
     """With few levels, rounding may move as much as a record does, and proven epsilon rises."""
-    plain = {"local": Local(steps=1), "devices": 10, "dim": 100}
+    plain = {"local": training(steps=1), "devices": 10, "dim": 100}
     coarse, fine = (
         algorithm("cdp", federation("secagg", levels=levels, **plain), sigma=2.0, delta=1e-4)
         for levels in (2**10, 2**24)
@@ -179,7 +172,7 @@ def test_dropouts_and_colluders_take_their_noise_with_them():
 @pytest.mark.parametrize("fewest", [1, 14, 28])
 def test_a_device_is_charged_by_what_its_steps_divide_by(name, moved, accesses, fewest):
     """However few samples there are, a sum of gradients is divided by the batch size, 28 here."""
-    local = Local(steps=accesses // 2, batch_size=28)
+    local = training(steps=accesses // 2, batch_size=28)
     sizes = np.array([fewest, *[90] * 19])
     where = federation(devices=20, per_round=5, sizes=sizes, local=local, rounds=8)
     shuffle = "poisson" if name == "fedsgd-dpc" else "continuing"
@@ -199,11 +192,11 @@ CHANCE = POISSON | {"dropout": 0.3, "dropout_model": "bernoulli"}
     ("name", "where", "privacy", "sentence"),
     [
         ("cdp", {}, {"sigma": None}, "give --sigma, --noise-multiplier, or --epsilon"),
-        ("cdp", {"local": Local(steps=None)}, {}, "counts local steps"),
-        ("cdp", {"local": Local(momentum=0.5)}, {}, "give --momentum 0"),
+        ("cdp", {"local": training(epochs=1, steps=None)}, {}, "counts local steps"),
+        ("cdp", {"local": training(momentum=0.5)}, {}, "give --momentum 0"),
         ("cdp", {"protocol": "cohort", "alpha": 0.5}, {}, "sends parts of them"),
         ("cdp", POISSON | {"protocol": "secagg"}, {}, "known number of"),
-        ("dp-dsgd", {"local": Local(steps=2)}, {}, "give --steps 1"),
+        ("dp-dsgd", {"local": training(steps=2)}, {}, "give --steps 1"),
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
         ("dp-fedavg", POISSON | {"protocol": "cohort", "alpha": 0.5}, {}, "depend on who else is"),
@@ -487,6 +480,56 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
     # 10 times a chance of at most 0.05: 6 or more happen once in 360,000.
     assert sum(value > bound for value in worst) < 6
     assert max(worst) > 0.75 * bound
+
+
+# locks: who goes on
+
+
+def norm_message(value):
+    return np.array([value], "<f8").view(np.uint8)
+
+
+def test_larger_updates_are_kept_more_often_and_the_mean_stays_right():
+    """Without noise, the mean over many rounds is that of all devices' clipped updates."""
+    devices, draws = 10, 4000
+    where = federation(devices=devices, dim=devices, per_round=4, invited=8, mode="poisson")
+    locks = algorithm("locks", where, sigma=1e-9, fast_noise=True)
+    norms = np.linspace(0.1, 1.0, devices)
+    total, kept = np.zeros(devices), np.zeros(devices)
+    for index in range(draws):
+        server = locks.first_stage.server(index, np.zeros(devices, np.float32))
+        invited = where.participation.draw(index)
+        for slot, id in enumerate(invited):
+            server.receive_norms(slot, norm_message(norms[id]))
+        server.finish_norms()
+        for slot, factor in server.factors.items():
+            total[invited[slot]] += factor * norms[invited[slot]]
+            kept[invited[slot]] += 1
+            # All that is sent has the same norm, which the noise is for.
+            assert factor * norms[invited[slot]] == pytest.approx(locks.scale)
+    mean = total / draws / 8  # over the 8 that are invited in expectation
+
+    assert np.corrcoef(kept, norms)[0, 1] > 0.99
+    # Five standard errors of the mean of 4000 draws with a standard deviation below 2 norms.
+    assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_norms_and_factors_that_are_not_numbers_are_refused(value):
+    server, device = NormsServer(None, 0, np.zeros(1)), NormsDevice(None, 3, 0, 1)
+    with pytest.raises(MessageError, match="its norm is not finite"):
+        server.receive_norms(3, norm_message(value))
+    for factor in (value, -1.0):
+        with pytest.raises(MessageError, match="is not a factor of an update"):
+            device.receive_norms(norm_message(factor))
+    assert device.factor == 0
+
+
+def test_a_norm_is_received_once():
+    server = NormsServer(None, 0, np.zeros(1))
+    server.receive_norms(3, norm_message(1.0))
+    with pytest.raises(MessageError, match="it was received twice"):
+        server.receive_norms(3, norm_message(2.0))
 
 
 # Options
