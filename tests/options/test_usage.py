@@ -35,6 +35,7 @@ VALUES = {
     "committee": 3,
     "helpers": 3,
     "threads": 2,
+    "transport_keys": "run",
     "sigma": 2.0,
     "noise_multiplier": 2.0,
     "clip_norm": 2.0,

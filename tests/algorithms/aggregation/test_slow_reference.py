@@ -51,7 +51,7 @@ def protocol_of(kind):
 
 @cache
 def played_kind(kind, dropouts):
-    played = play(protocol_of(kind), dropouts=DROPOUTS[dropouts], index=3)
+    played = play(protocol_of(kind), dropouts=DROPOUTS[dropouts], index=4)
     return played, SlowRound(played)
 
 
