@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcfl.crypto import native
 from hpcfl.system import environment, machine, mpiconfig
 
 # WARNING means that hpcfl works, but that the remedy improves something.
@@ -122,6 +123,7 @@ def examine() -> Iterator[Check]:
     """Run the checks, in an order in which the first problem explains later ones."""
     yield check_machine()
     yield check_command()
+    yield check_compiled()
     library, launcher = find_library(), find_launcher()
     yield check_mpi(library, launcher)
     if launcher is not None and not library.error:
@@ -151,6 +153,15 @@ def check_command() -> Check:
         remedy = f"put {here} first on PATH, or start python -m hpcfl"
         return Check("hpcfl command", WARNING, path or "not on PATH", remedy)
     return Check("hpcfl command", OK, path)
+
+
+def check_compiled() -> Check:
+    """Report the compiled code that rounds use; everything works without it, only slower."""
+    facts = native.facts()
+    found = (
+        f"masks are added by {facts['masks_added_by']}; keys agreed on by {facts['keys_agreed_by']}"
+    )
+    return Check("compiled code", OK, found)
 
 
 def find_library() -> Implementation:

@@ -312,7 +312,8 @@ def broken(change):
             change(part.view("<u4"))
         return np.concatenate([*parts, np.empty(0, np.uint8)])
 
-    return SimpleNamespace(**vars(keystream) | {"filler": filler, "read": read})
+    changed = {"filler": filler, "read": read, "at_once": lambda size: False}
+    return SimpleNamespace(**vars(keystream) | changed)
 
 
 def of_31_bits(words):

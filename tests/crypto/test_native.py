@@ -1,0 +1,110 @@
+"""Compiled code gives the results of NumPy and `cryptography`, and is used only if it does."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from crypto_reference import fixed_keys
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from hpcfl.crypto import keys, keystream, native
+from hpcfl.crypto.groups import FQ, GROUPS, Field
+
+kernel = pytest.mark.skipif(native.mask_kernel() is None, reason="kernel.c was not compiled")
+library = pytest.mark.skipif(native.lib25519() is None, reason="no lib25519 where the linker looks")
+FIELDS = [FQ, *(group for group in GROUPS.values() if group.name.startswith("field"))]
+# Half, a quarter of all words are rejected, in words of 32 and of 16 bits.
+FIELDS += [Field(2**31 - 1, "half"), Field(3 * 2**30 + 1, "quarter"), Field(40961, "third", 16)]
+
+
+@kernel
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@pytest.mark.parametrize("count", [*range(1, 70), 8191, 70_001, 140_000])
+def test_masks_by_the_kernel_are_those_of_numpy(field, count, monkeypatch):
+    """At all lengths around those of vector instructions, over several blocks, with both signs."""
+    vector = np.random.default_rng(count).integers(0, field.modulus, count).astype(field.dtype)
+    vector[:1] = field.modulus - 1
+    secrets, signs = fixed_keys(5, seed=count), [1, -1, -1, 1, 1]
+    found = field.add_masks(vector, secrets, signs)
+    monkeypatch.setattr(native, "mask_kernel", lambda: None)
+    assert np.array_equal(found, field.add_masks(vector, secrets, signs))
+
+
+@kernel
+@pytest.mark.parametrize("field", FIELDS[:7], ids=lambda field: field.name)
+def test_the_kernel_adds_and_subtracts_as_integers_do_at_the_ends_of_the_field(field):
+    ends = np.array([0, 1, field.modulus // 2, field.modulus - 2, field.modulus - 1], field.dtype)
+    vector, words = (part.reshape(-1).copy() for part in np.meshgrid(ends, ends))
+    for subtract in (0, 1):
+        found = vector.copy()
+        low = (1 << field.bits) - 1
+        rejected = native.mask_kernel()(
+            *(found.ctypes.data, words.ctypes.data, found.size, field.dtype.itemsize),
+            *(field.modulus, low, subtract),
+        )
+        expected = vector.astype(object) + (-1 if subtract else 1) * words.astype(object)
+        assert rejected == 0
+        assert (expected % field.modulus).tolist() == found.tolist()
+
+
+@library
+def test_the_library_agrees_as_cryptography_does_on_ten_thousand_keys():
+    draw = np.random.default_rng(1)
+    for _ in range(100):
+        private = draw.bytes(32)
+        # Any 32 bytes are a u-coordinate, on the curve or on its twist, canonical or not.
+        public = [draw.bytes(32) for _ in range(100)]
+        key = X25519PrivateKey.from_private_bytes(private)
+        expected = [key.exchange(X25519PublicKey.from_public_bytes(one)) for one in public]
+        assert expected == keys.agree(private, public)
+
+
+@library
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_key_of_low_order_is_refused(place):
+    public = [keys.KeyPair.generate(os.urandom).public for _ in range(3)]
+    public[place] = (1).to_bytes(32, "little")
+    with pytest.raises(ValueError, match="low order"):
+        keys.agree(os.urandom(32), public)
+
+
+def test_what_fails_a_known_answer_is_not_used(monkeypatch):
+    wrong = SimpleNamespace(name="wrong", multiply=lambda scalar, points: bytes(len(points)))
+    monkeypatch.setattr(native, "Lib25519", lambda: wrong)
+    assert native.lib25519.__wrapped__() is None
+
+    def broken(*arguments):
+        return 0
+
+    library = SimpleNamespace(hpcfl_mask=broken)
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: library)
+    assert native.mask_kernel.__wrapped__() is None
+
+
+def test_nothing_compiled_is_used_if_the_environment_says_so():
+    code = "from hpcfl.crypto import native; print(*native.facts().values(), sep=', ')"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HPCFL_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "NumPy, cryptography\n"
+
+
+def test_the_keystream_is_the_same_in_either_mode(monkeypatch):
+    """In counter mode, as part of AES-GCM, and in one call."""
+    key, size = fixed_keys(1)[0], 3 * keystream.BLOCK_BYTES + 5
+    found = []
+    for faster in (False, True):
+        monkeypatch.setattr(keystream, "gcm_is_faster", lambda faster=faster: faster)
+        for count in (100, 5000, keystream.ZEROS.size, size):
+            out = keystream.read([key], [count])
+            found.append(out.tobytes() == keystream.read([key], [size])[:count].tobytes())
+        found.append(keystream.open_stream(key, 3).update(bytes(100)))
+    assert found[:4] == found[5:9] == [True] * 4
+    assert found[4] == found[9]
