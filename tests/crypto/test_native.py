@@ -22,15 +22,17 @@ FIELDS += [Field(2**31 - 1, "half"), Field(3 * 2**30 + 1, "quarter"), Field(4096
 
 @kernel
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-@pytest.mark.parametrize("count", [*range(1, 70), 8191, 70_001, 140_000])
-def test_masks_by_the_kernel_are_those_of_numpy(field, count, monkeypatch):
+def test_masks_by_the_kernel_are_those_of_numpy(field, monkeypatch):
     """At all lengths around those of vector instructions, over several blocks, with both signs."""
-    vector = np.random.default_rng(count).integers(0, field.modulus, count).astype(field.dtype)
-    vector[:1] = field.modulus - 1
-    secrets, signs = fixed_keys(5, seed=count), [1, -1, -1, 1, 1]
-    found = field.add_masks(vector, secrets, signs)
-    monkeypatch.setattr(native, "mask_kernel", lambda: None)
-    assert np.array_equal(found, field.add_masks(vector, secrets, signs))
+    for count in (*range(1, 70), 8191, 70_001, 140_000):
+        vector = np.random.default_rng(count).integers(0, field.modulus, count)
+        vector[:1] = field.modulus - 1
+        vector = vector.astype(field.dtype)
+        secrets, signs = fixed_keys(5, seed=count), [1, -1, -1, 1, 1]
+        found = field.add_masks(vector, secrets, signs)
+        with monkeypatch.context() as without:
+            without.setattr(native, "mask_kernel", lambda: None)
+            assert np.array_equal(found, field.add_masks(vector, secrets, signs))
 
 
 @kernel
