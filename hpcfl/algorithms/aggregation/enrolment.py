@@ -15,11 +15,31 @@ from hpcfl.errors import MessageError, RefusedError
 PHASE = "advertise_keys"
 
 
-class Enrolled:
-    """A party that enrols under a number, and remembers the last round that it entered."""
+class Entering:
+    """A party that remembers the last round that it entered, and enters none twice."""
 
     party = "device"
     entered = "taken part in"  # why a round is refused a second time, for errors
+    id: int
+    _last_round = -1
+
+    @property
+    def name(self) -> str:
+        """Name of the party in errors."""
+        return f"{self.party} {self.id}"
+
+    def enter(self, round_index: int) -> None:
+        """Enter a round; refuse one that is not later than all before, against replays."""
+        if round_index <= self._last_round:
+            raise RefusedError(
+                f"{self.name} refuses round {round_index}: it has {self.entered} round "
+                f"{self._last_round} already"
+            )
+        self._last_round = round_index
+
+
+class Enrolled(Entering):
+    """A party that enrols under a number."""
 
     def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
         self.id = number
@@ -28,12 +48,6 @@ class Enrolled:
         # Concatenated secrets shared with each other party.
         self._secrets = b""
         self._size = 0
-        self._last_round = -1
-
-    @property
-    def name(self) -> str:
-        """Name of the party in errors."""
-        return f"{self.party} {self.id}"
 
     def send_advertise_keys(self) -> Payload:
         """Return the public key."""
@@ -60,26 +74,22 @@ class Enrolled:
         return self._secrets[self._size * number : self._size * (number + 1)]
 
     def enter(self, round_index: int) -> None:
-        """Enter a round; refuse one that is not later than all before, against replays."""
         if not self._secrets:
             raise RefusedError(f"{self.name} refuses round {round_index}: it has not enrolled")
-        if round_index <= self._last_round:
-            raise RefusedError(
-                f"{self.name} refuses round {round_index}: it has {self.entered} round "
-                f"{self._last_round} already"
-            )
-        self._last_round = round_index
+        super().enter(round_index)
 
 
-class TransportKeys:
+class TransportKeys(Entering):
     """The key pair of a device for encrypting shares in all rounds of a run (--transport-keys run).
 
     The device advertises its public key in every round, as it does with a key for one round only,
     so it may join in any round. The secret that it shares with another device is kept for as long
-    as that device advertises the same key.
+    as that device advertises the same key. The keys of a round's rows follow from the secret and
+    the number of the round: in a round played twice, they would encrypt two rows with one nonce.
     """
 
-    def __init__(self, devices: int, secrets: keys.SecretSource) -> None:
+    def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
+        self.id = id
         self._random = secrets
         # By enrolment id; a device in a process with a thousand others keeps no objects for each.
         self._public = np.zeros((devices, keys.KEY_BYTES), np.uint8)
@@ -104,7 +114,7 @@ class TransportKeys:
 def transport_keys(devices: int) -> Enrolment:
     """Return an enrolment without exchanges, for keys that devices keep for all rounds."""
     return Enrolment(
-        (), 0, server=lambda: None, device=lambda id, secrets: TransportKeys(devices, secrets)
+        (), 0, server=lambda: None, device=lambda id, secrets: TransportKeys(id, devices, secrets)
     )
 
 

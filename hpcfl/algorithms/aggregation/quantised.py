@@ -358,6 +358,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
     def _transport_pair(self) -> keys.KeyPair:
         """Return the key pair for encrypting shares: of this round, or kept for all rounds."""
         if self._parameters.transport_keys == "run":
+            self._member.enter(self._round)
             pair: keys.KeyPair = self._member.pair
             return pair
         return keys.KeyPair.generate(self._secrets)

@@ -9,7 +9,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.errors import UsageError
+from hpcfl.errors import RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.rounds.observer import RoundObserver
@@ -59,7 +59,7 @@ def test_later_rounds_save_the_agreements_of_all_pairs_and_validated_sums_are_th
 
 
 def test_a_new_key_of_a_peer_costs_an_agreement_and_gives_another_secret():
-    own = TransportKeys(5, insecure_secrets(1, 0, 0))
+    own = TransportKeys(0, 5, insecure_secrets(1, 0, 0))
     pairs = [keys.KeyPair.generate(insecure_secrets(1, 0, id)) for id in range(1, 5)]
     ids, public = [1, 2, 3, 4], [pair.public for pair in pairs]
 
@@ -75,10 +75,10 @@ def test_a_new_key_of_a_peer_costs_an_agreement_and_gives_another_secret():
 
 @pytest.mark.parametrize("name", ["secagg", "lightsecagg"])
 def test_the_keys_of_shares_are_other_ones_in_every_round_so_an_old_row_is_no_share(name):
-    """They are derived from the kept secret and the number of the round."""
+    """They are derived from the kept secret and the number of the round, which is played once."""
     options = BenchOptions(name, dim=50, dropout=0.0, transport_keys="run")
     protocol = Experiment.prepare(options, 3).protocol
-    kept = {id: TransportKeys(3, insecure_secrets(1, 0, id)) for id in range(3)}
+    kept = {id: TransportKeys(id, 3, insecure_secrets(1, 0, id)) for id in range(3)}
     protocol.join(kept, range(3), 3)
     derived = []
     for index in (0, 1):
@@ -90,7 +90,10 @@ def test_the_keys_of_shares_are_other_ones_in_every_round_so_an_old_row_is_no_sh
         devices[0].receive_advertise_keys(server.send_advertise_keys())
         found = devices[0].state.transport_keys
         derived.append({*found.values()} if isinstance(found, dict) else {found[16:32], found[32:]})
-        assert devices[0].send_advertise_keys()[:32].tobytes() == kept[0].pair.public
+        with pytest.raises(
+            RefusedError, match=f"round {index}: it has taken part in round {index}"
+        ):
+            protocol.device(0, index, insecure_secrets(2, index, 0)).send_advertise_keys()
     assert not derived[0] & derived[1]
 
 
