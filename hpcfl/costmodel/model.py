@@ -45,6 +45,11 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
         raise UsageError(
             "predictions do not cover the noise of devices: predict the protocol without it"
         )
+    if protocol.parameters.transport_keys == "run":
+        raise UsageError(
+            "there is no cost model of --transport-keys run, which saves agreements: leave it out, "
+            f"or measure it with: hpcfl bench {protocol.name} --transport-keys run"
+        )
     terms = work.terms(protocol)
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()

@@ -18,6 +18,8 @@ from functools import cache
 
 import numpy as np
 
+from hpcfl.crypto import keystream
+
 POINT_BYTES = 32
 # Adds to the vector at an address (or subtracts) words at another address; see kernel.c.
 Mask = Callable[[int, int, int, int, int, int, int], int]
@@ -86,9 +88,13 @@ def lib25519() -> Lib25519 | None:
 
 
 def facts() -> dict[str, str]:
-    """Return what adds masks and agrees on keys, for the record."""
+    """Return what makes and adds masks and agrees on keys, for the record.
+
+    The first call loads and tries it, so make it before a round is timed.
+    """
     library = lib25519()
     return {
+        "keystream_mode": "AES-GCM" if keystream.gcm_is_faster() else "AES-CTR",
         "masks_added_by": "NumPy" if mask_kernel() is None else "the compiled kernel",
         "keys_agreed_by": "cryptography" if library is None else library.name,
     }

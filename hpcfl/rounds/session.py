@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
+from hpcfl.crypto import native
 from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
@@ -98,6 +99,7 @@ class Job(ABC):
         `REASONS`, the same on every rank. Raise HpcflError on every rank if a round fails, cannot
         be stored, or has a wrong aggregate. Earlier rounds and a wrong one have then been stored.
         """
+        native.facts()  # compiled code is loaded here, not in the first round
         first = transport.tell(self.first_round)
         reason = self.over() if transport.has_server else ""
         reason = REASONS[transport.tell(REASONS.index(reason))]

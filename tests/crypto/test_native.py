@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from hpcfl.crypto import keys, keystream, native
 from hpcfl.crypto.groups import FQ, GROUPS, Field
+from hpcfl.results.pooling import MACHINE
+from hpcfl.system import doctor, environment
 
 kernel = pytest.mark.skipif(native.mask_kernel() is None, reason="kernel.c was not compiled")
 library = pytest.mark.skipif(native.lib25519() is None, reason="no lib25519 where the linker looks")
@@ -95,7 +97,14 @@ def test_nothing_compiled_is_used_if_the_environment_says_so():
         text=True,
         check=True,
     )
-    assert told.stdout == "NumPy, cryptography\n"
+    assert told.stdout.endswith(", NumPy, cryptography\n")
+
+
+def test_what_is_used_is_recorded_and_tells_runs_apart():
+    facts = native.facts()
+    assert facts.keys() <= {*MACHINE}
+    assert facts.items() <= environment.capture_local().items()
+    assert facts["keys_agreed_by"] in doctor.check_compiled().found
 
 
 def test_the_keystream_is_the_same_in_either_mode(monkeypatch):

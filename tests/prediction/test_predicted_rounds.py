@@ -212,6 +212,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path):
     ("options", "calibration", "sentence"),
     [
         ({"security": "active"}, KNOWN, "--security active"),
+        ({"transport_keys": "run"}, KNOWN, "no cost model of --transport-keys run"),
         ({}, Calibration({"fedavg": {}}), "secagg is not calibrated"),
         (
             {},

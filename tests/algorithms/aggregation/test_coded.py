@@ -243,11 +243,12 @@ def test_a_wrong_sum_of_shares_is_found_even_after_dropouts():
     ("liars", "absent", "words"),
     [
         ([3], 2, "that 7 devices sent contradict each other: 1 or more are wrong"),
+        ([3, 4], 1, "that 8 devices sent contradict each other: 2 or more are wrong"),
         ([3, 4], 0, "that 9 devices sent contradict each other: 2 or more are wrong"),
     ],
 )
 def test_wrong_sums_that_cannot_be_told_apart_end_the_round(liars, absent, words):
-    """One of U + 1 cannot be told from the others, nor can two of U + 3, which differ by 4."""
+    """One of U + 1 cannot be told from the others, nor can two of U + 2 or U + 3."""
     protocol = light(dropout=0.2)
     gone = dict.fromkeys(range(9 - absent, 9), "unmask")
 
