@@ -1,13 +1,12 @@
 """CPU time of whole rounds against that of an earlier version of hpcfl, in alternating launches.
 
-    git worktree add ../hpcfl-27b6567 27b6567
-    python benchmarks/against.py ../hpcfl-27b6567
+    git worktree add ../hpcfl-bcc5cbe bcc5cbe
+    LD_LIBRARY_PATH=... python benchmarks/against.py ../hpcfl-bcc5cbe [CASE...]
 
-N = 100, d = 165,000; 30 devices drop out before they upload. All devices and the server run in one
-process. The ratio is that of the medians over all launches. The interval is the range of the ratios
-of neighbouring launches, without the smallest and the largest. With its checks of promises, shares
-and rows, a secagg round takes at most 1.03 times the CPU time of commit 27b6567, a cohort round
-1.10 times.
+All devices and the server run in one process. A ratio is that of the quickest rounds of all launches,
+as other work on a machine only adds to CPU time. The limits are those against commit bcc5cbe. The
+last two columns need lib25519 where the dynamic linker looks, and are left out elsewhere. Takes about
+40 minutes on one core, half of them for the rounds of 1,000 devices.
 """
 
 from __future__ import annotations
@@ -18,45 +17,83 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from harness import figure
+from hpcfl.crypto import native
 from hpcfl.results import load
 
-LIMITS = {"secagg": 1.03, "cohort": 1.10}
+HERE = Path(__file__).resolve().parent.parent
 
 
-def seconds(checkout: Path, protocol: str, rounds: int) -> list[float]:
-    """Return the CPU seconds of each round with the version in a checkout."""
+class Case(NamedTuple):
+    """A round, its limits by column, how often it is launched, and its rounds in a launch."""
+
+    options: str
+    limits: tuple[float, ...]
+    launches: int = 5
+    rounds: int = 5
+    enrols: bool = True  # whether its devices have keys that they can keep for a run
+
+
+class Column(NamedTuple):
+    """What the later version may use."""
+
+    name: str
+    options: str
+    native: bool
+
+
+USUAL = "--devices 100 --dim 165000 --dropout 0.3"
+MANY = "--devices 1000 --dim 50000 --dropout 0.1"
+CASES = {
+    "secagg": Case(f"secagg {USUAL} --group fq", (0.90, 0.74, 0.62, 0.54)),
+    "sparse": Case(f"sparse {USUAL}", (0.88, 0.63, 0.58, 0.48)),
+    "cohort": Case(f"cohort {USUAL}", (0.86, 0.55, 0.60, 0.50)),
+    "common": Case(f"common {USUAL} --bits 16", (0.90, 0.58, 0.55, 0.42)),
+    "assisted": Case(f"assisted {USUAL}", (0.90, 0.90, 0.70, 0.70), enrols=False),
+    "secagg1000": Case(f"secagg {MANY} --group fq", (0.88, 0.64, 0.58, 0.44), 2, 1),
+}
+COLUMNS = [
+    Column("NumPy", "", False),
+    Column("NumPy, transport keys of a run", "--transport-keys run", False),
+    Column("kernel and lib25519", "", True),
+    Column("all", "--transport-keys run", True),
+]
+
+
+def seconds(checkout: Path, options: str, compiled: bool, rounds: int) -> float:
+    """Return the CPU seconds of the quickest round with the version in a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
-        command = [sys.executable, "-m", "hpcfl", "bench", protocol, "--dim", "165000"]
-        command += ["--dropout", "0.3", "--rounds", f"{rounds}", "--warmup", "1"]
-        environment = os.environ | {"PYTHONPATH": str(checkout)}
-        command += ["--output", str(path)]
+        command = [sys.executable, "-m", "hpcfl", "bench", *options.split(), "--output", str(path)]
+        command += ["--rounds", f"{rounds}", "--warmup", "1"]
+        environment = os.environ | {"PYTHONPATH": str(checkout), "HPCFL_NATIVE": f"{compiled:d}"}
         subprocess.run(command, env=environment, check=True, cwd=folder, capture_output=True)
         run = load(path)
-    found: list[float] = run.cpu_seconds[run.measured].sum(axis=(1, 2)).tolist()
-    return found
+    return float(run.cpu_seconds[run.measured].sum(axis=(1, 2)).min())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("earlier", type=Path, help="a checkout of the earlier version")
-    parser.add_argument("--launches", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
-    here = Path(__file__).resolve().parent.parent
-    for protocol, limit in LIMITS.items():
-        before, after = [], []
-        for _ in range(arguments.launches):
-            before.append(seconds(arguments.earlier.resolve(), protocol, arguments.rounds))
-            after.append(seconds(here, protocol, arguments.rounds))
-        ratio = float(np.median(after) / np.median(before))
-        pairs = np.sort(np.median(after, axis=1) / np.median(before, axis=1))
-        figure(f"{protocol} round against {arguments.earlier.name}", ratio, limit)
-        print(f"    launch by launch {pairs[1]:.3f} to {pairs[-2]:.3f}; {np.median(after):.3f} s")
+    columns = COLUMNS if native.lib25519() and native.mask_kernel() else COLUMNS[:2]
+    for name in arguments.cases or CASES:
+        case = CASES[name]
+        times = np.empty((case.launches, 1 + len(columns)))
+        for launch in times:
+            launch[0] = seconds(arguments.earlier.resolve(), case.options, False, case.rounds)
+            for place, column in enumerate(columns, 1):
+                options = f"{case.options} {column.options if case.enrols else ''}"
+                launch[place] = seconds(HERE, options, column.native, case.rounds)
+        earlier, *later = times.min(axis=0)
+        print(f"{name}: {earlier:.3f} s with {arguments.earlier.name}")
+        for column, cpu, limit in zip(columns, later, case.limits, strict=False):
+            figure(f"    {column.name}: {cpu:.3f} s", cpu / earlier, limit)
 
 
 if __name__ == "__main__":
