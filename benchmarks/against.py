@@ -3,10 +3,10 @@
     git worktree add ../hpcfl-bcc5cbe bcc5cbe
     LD_LIBRARY_PATH=... python benchmarks/against.py ../hpcfl-bcc5cbe [CASE...]
 
-All devices and the server run in one process. A ratio is that of the quickest rounds of all launches,
-as other work on a machine only adds to CPU time. The limits are those against commit bcc5cbe. The
-last two columns need lib25519 where the dynamic linker looks, and are left out elsewhere. Takes about
-40 minutes on one core, half of them for the rounds of 1,000 devices.
+All devices and the server run in one process. A ratio is that of the quickest rounds of all
+launches, as other work on a machine only adds to CPU time. The limits are those against commit
+bcc5cbe. The last two columns need lib25519 where the dynamic linker looks, and are left out
+elsewhere. Takes about 40 minutes on one core, half of them for the rounds of 1,000 devices.
 """
 
 from __future__ import annotations

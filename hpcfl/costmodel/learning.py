@@ -24,6 +24,7 @@ from hpcfl.costmodel.calibration import ONCE, Calibration
 from hpcfl.costmodel.model import terms_of
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -105,6 +106,8 @@ def settings(name: str) -> Iterator[tuple[BenchOptions, int]]:
         yield from (setting(size, alpha=OTHER_ALPHA) for size in (*VARIED_SIZES, SIZES[-2]))
     if kind.family:
         varied += [{"bits": bits} for bits in ("12", "16", "28", "32")]
+    if TransportOptions in kind.options:
+        varied += [{"transport_keys": "run"}]
     for more in varied:
         yield from (setting(size, **more) for size in VARIED_SIZES)
 

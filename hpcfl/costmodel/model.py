@@ -18,6 +18,7 @@ from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.errors import UsageError
+from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
@@ -45,11 +46,6 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
         raise UsageError(
             "predictions do not cover the noise of devices: predict the protocol without it"
         )
-    if protocol.parameters.transport_keys == "run":
-        raise UsageError(
-            "there is no cost model of --transport-keys run, which saves agreements: leave it out, "
-            f"or measure it with: hpcfl bench {protocol.name} --transport-keys run"
-        )
     terms = work.terms(protocol)
     phases, devices = [*exchanged(protocol).values()], protocol.parameters.devices
     upload = protocol.upload_phase()
@@ -60,6 +56,11 @@ def terms_of(protocol: AggregationProtocol) -> dict[str, Terms]:
     # The work of dropped devices is counted here, because other terms only cover survivors.
     dropped = devices - max(phase.senders for phase in phases if phase.name == upload)
     around |= {"dropped": dropped, "rows of dropped": dropped * rows}
+    if TransportOptions in protocol.options and protocol.parameters.transport_keys == "round":
+        agreed = {party: own["peers"] for party, own in terms.items() if "peers" in own}
+        around["transport keys of dropped"] = dropped * agreed["device"]
+        for party, peers in agreed.items():
+            terms[party] = terms[party] | {"transport keys": peers}
     around |= far("values", devices * protocol.parameters.dim)
     around |= far("routed bytes", (routed + to_members) / 8)
     return terms | {"around": around}

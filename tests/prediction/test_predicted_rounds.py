@@ -22,6 +22,7 @@ from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
 KNOWN = flat()
+CHOICES = ("round", "run")
 
 
 def built(protocol, devices, dim, **options):
@@ -109,6 +110,14 @@ def test_members_unpack_the_shares_of_all_survivors():
     found = terms_of(protocol)
     assert found["device"]["packed bytes"] == dealt * 1.5
     assert found["member"]["packed bytes"] == (dealt + 18 * protocol.code.width) * 1.5
+
+
+def test_keys_for_shares_are_agreed_on_once_a_run_or_in_every_round():
+    runs = {each: terms_of(protocol_of("secagg", 20, 9, transport_keys=each)) for each in CHOICES}
+    assert runs["round"]["device"] == runs["run"]["device"] | {"transport keys": 19}
+    assert {*CHOICES} == {protocol.parameters.transport_keys for protocol in kinds("secagg")}
+    once = predict(protocol_of("secagg", 20, 9, transport_keys="run"), KNOWN)
+    assert "without the first round's agreements on transport keys" in once.notes
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -212,7 +221,6 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path):
     ("options", "calibration", "sentence"),
     [
         ({"security": "active"}, KNOWN, "--security active"),
-        ({"transport_keys": "run"}, KNOWN, "no cost model of --transport-keys run"),
         ({}, Calibration({"fedavg": {}}), "secagg is not calibrated"),
         (
             {},

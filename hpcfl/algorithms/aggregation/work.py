@@ -116,6 +116,8 @@ def notes(protocol: AggregationProtocol) -> list[str]:
         return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
         return ["without the enrolment before the first round, one agreement with each helper"]
+    if protocol.parameters.transport_keys == "run":
+        return ["without the first round's agreements on transport keys"]
     return []
 
 
