@@ -357,6 +357,14 @@ class CohortServer(SecAggServer):
         ):
             add(places, part, out=places)
 
+    def _masked_with(self, id: int) -> list[int]:
+        segments, position = self._protocol.segments, self._links.position.tolist()
+        return [
+            peer
+            for peer in super()._masked_with(id)
+            if any(segments.common(position[id], position[peer]))
+        ]
+
     def _remove_masks(self) -> Elements:
         segments, group = self._protocol.segments, self._protocol.summed_in
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):

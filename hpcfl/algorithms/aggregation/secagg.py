@@ -618,9 +618,13 @@ class SecAggServer(SumServer):
         """Return the coordinates that a survivor sent, in the order of its upload."""
         return self._protocol.sent_in(self.round_index)
 
+    def _masked_with(self, id: int) -> list[int]:
+        """Return the survivors that have a mask in common with a device."""
+        return self._links.neighbours(id, self.state.survived)
+
     def _secrets_with(self, id: int) -> tuple[list[int], list[bytes]]:
         """Return a dropped device's surviving peers, and the secrets of its masks with them."""
-        peers, state = self._links.neighbours(id, self.state.survived), self.state
+        peers, state = self._masked_with(id), self.state
         if id not in state.private:
             return peers, [state.told[id][peer] for peer in peers]
         secrets = keys.agree(state.private[id], [self._mask_public(peer) for peer in peers])
