@@ -24,7 +24,7 @@ TAG_BYTES = 16  # follow the keystream where one call of AES-GCM writes it
 # One block's keystream, zero input and accumulators fit together in the L2 cache.
 BLOCK_BYTES = 1 << 18
 # The longest stream for which one call of AES-GCM is faster, even if its mode is the slower one.
-SHORT_BYTES = 1 << 14
+SHORT_BYTES = 1 << 15
 
 ZEROS = np.zeros(2 * BLOCK_BYTES, np.uint8)
 ZEROS.flags.writeable = False
