@@ -49,7 +49,7 @@ if __name__ == "__main__":
             Extension(
                 "hpcfl.crypto._kernel",
                 ["hpcfl/crypto/kernel.c"],
-                extra_compile_args=["-O3"],
+                extra_compile_args=["-O3", "-funroll-loops"],
                 py_limited_api=True,
                 optional=True,
             )

@@ -393,7 +393,7 @@ class Field(Group):
         fill: Fill,
         first: int,
     ) -> None:
-        """Add masks by the compiled kernel, which counts rejected words as zero."""
+        """Add masks by the compiled kernel."""
         width, low = self.dtype.itemsize, (1 << self.bits) - 1
         # The vector may be a part of a message.
         assert vector.flags.c_contiguous
@@ -402,9 +402,13 @@ class Field(Group):
             fill(cipher)
             if kernel(where, there, count, width, self.modulus, low, sign < 0):
                 rejected = np.flatnonzero(self._lowest(words) >= self.modulus)
+                # What the kernel added wraps around with the words, and so does its opposite.
+                added = words[rejected] if sign > 0 else self.modulus - words[rejected]
+                added[added == self.modulus] = 0
                 self._replace(words, key, first)
                 vector[rejected] = self.reduce(
-                    vector[rejected].astype(np.int64) + sign * words[rejected].astype(np.int64)
+                    (vector[rejected] - added).astype(np.int64)
+                    + sign * words[rejected].astype(np.int64)
                 )
 
     def fold(self, words: Elements, carries: NDArray[np.integer[Any]]) -> None:

@@ -1,37 +1,27 @@
 /* Adds a block of keystream to a vector over a field, in one pass; see hpcfl/crypto/native.py.
  *
- * A word of the keystream is cut to the bits of `low`. A word that is not an element then counts as
- * zero, and the function returns that there was one: the caller adds its replacement.
+ * A word of the keystream is cut to the bits of `low`. One above the modulus, which is no element, is
+ * added as it is, and is subtracted less the modulus, all modulo 2^(bits of the type); the modulus
+ * itself changes nothing. The function returns whether there was one: the caller undoes it.
  */
 #include <stddef.h>
 #include <stdint.h>
 
-/* Compilers turn these loops into vector instructions. Sums and differences wrap around at the end
- * of the type, so the corrections are right for a modulus of any size that it holds. */
+/* Compilers turn this loop into vector instructions, one loop for either sign. It only subtracts,
+ * which needs one comparison: instead of a word it adds, it subtracts the modulus less the word. */
 #define MASK(name, type, target)                                                                  \
     target static int name(type *vector, const type *words, size_t count, type modulus, type low, \
                            int subtract)                                                          \
     {                                                                                             \
-        type rejected = 0;                                                                        \
-        if (subtract) {                                                                           \
-            for (size_t k = 0; k < count; k++) {                                                  \
-                type word = words[k] & low, old = vector[k];                                      \
-                type wrong = word >= modulus ? (type)-1 : 0;                                      \
-                word &= (type)~wrong;                                                             \
-                rejected |= wrong;                                                                \
-                vector[k] = (type)(old - word + (old < word ? modulus : 0));                      \
-            }                                                                                     \
-        } else {                                                                                  \
-            for (size_t k = 0; k < count; k++) {                                                  \
-                type word = words[k] & low, old = vector[k];                                      \
-                type wrong = word >= modulus ? (type)-1 : 0;                                      \
-                word &= (type)~wrong;                                                             \
-                rejected |= wrong;                                                                \
-                type room = (type)(modulus - word);                                               \
-                vector[k] = (type)(old + word - (old >= room ? modulus : 0));                     \
-            }                                                                                     \
+        type largest = 0;                                                                         \
+        for (size_t k = 0; k < count; k++) {                                                      \
+            type word = words[k] & low, old = vector[k];                                          \
+            largest = word > largest ? word : largest;                                            \
+            word = subtract ? word : (type)(modulus - word);                                      \
+            type less = (type)(old - word);                                                       \
+            vector[k] = old < word ? (type)(less + modulus) : less;                               \
         }                                                                                         \
-        return rejected != 0;                                                                     \
+        return largest >= modulus;                                                                \
     }
 
 #define EACH_WIDTH(suffix, target)           \
