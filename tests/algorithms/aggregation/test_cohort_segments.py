@@ -190,3 +190,18 @@ def test_places_are_dealt_alike_within_a_block_and_beyond_it(dim):
         assert Segments(dim, 1, 1).dealt(start, dim).tolist() == wanted
     by_place = np.arange(dim)
     assert Segments(dim, 1, 1).in_coordinates(by_place)[wanted[:1]] == (2 * dim - 1) % dim
+
+
+def test_the_server_agrees_only_for_pairs_that_share_coordinates():
+    """Of all neighbours of a dropped device, few share coordinates; agreements are what costs."""
+    protocol = make("cohort", 30, 60, alpha=0.1)
+    server = play(protocol, np.zeros((30, 60)), dict.fromkeys(range(5), "masked_input")).server
+    position = server._links.position.tolist()
+    for dropped in range(5):
+        near = [
+            peer
+            for peer in server.survivors
+            if any(protocol.segments.common(position[dropped], position[peer]))
+        ]
+        assert len(near) <= 4 < len(server._links.neighbours(dropped, server.state.survived))
+        assert server._masked_with(dropped) == near
