@@ -345,6 +345,8 @@ class Field(Group):
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         words = self._lowest(super().elements(keys, counts))
+        if self.holds(words):
+            return words
         rejected = np.flatnonzero(words >= self.modulus)
         ends = np.cumsum(counts)
         for owner in np.unique(np.searchsorted(ends, rejected, side="right")).tolist():
