@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hpcfl.crypto import keystream, native
 
 KEY_BYTES = 32
+FEWEST = 5  # keys that are worth a call of compiled code
 # The field of Curve25519, and the u-coordinates of the points of small order on the curve and its
 # twist. Key agreement with any of them gives zero, whatever the private key.
 _PRIME = 2**255 - 19
@@ -100,7 +101,8 @@ def agreed(
 ) -> dict[int, bytes]:
     """Return the key in common with each party, by number, for the use that its context names."""
     secrets = agree(private, [*public.values()])
-    return dict(zip(public, derive_each(secrets, map(context, public), length), strict=True))
+    derived = derive_each(secrets, [context(number) for number in public], length)
+    return dict(zip(public, derived, strict=True))
 
 
 def cut(listed: bytes, size: int = KEY_BYTES) -> list[bytes]:
@@ -132,7 +134,11 @@ def derive(secret: bytes, context: bytes, length: int = keystream.KEY_BYTES) -> 
 
 
 def derive_each(
-    secrets: Iterable[bytes], contexts: Iterable[bytes], length: int = keystream.KEY_BYTES
+    secrets: Sequence[bytes], contexts: Sequence[bytes], length: int = keystream.KEY_BYTES
 ) -> list[bytes]:
-    """Return the key derived from each secret for the use that its context names."""
+    """Return the key derived from each secret, all of one length, for the use of its context."""
+    kernel = native.deriver()
+    # For a few keys, a call of compiled code takes longer.
+    if kernel is not None and len(secrets) >= FEWEST and length <= kernel.LONGEST:
+        return cut(kernel.derive(secrets, contexts, length), length)
     return [derive(*one, length) for one in zip(secrets, contexts, strict=True)]

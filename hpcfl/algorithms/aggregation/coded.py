@@ -135,7 +135,7 @@ class CodedDevice(QuantisedDevice):
             )
         check_public_keys(b"".join(public.values()), [*public])
         secrets = self._agree_on_transport(own.private, [*public], [*public.values()])
-        contexts = (self._protocol.pair_context(self._round, self.id, id) for id in public)
+        contexts = [self._protocol.pair_context(self._round, self.id, id) for id in public]
         derived = keys.derive_each(secrets, contexts)
         self.state.transport_keys = dict(zip(public, derived, strict=True))
 
