@@ -1,11 +1,13 @@
-/* Adds a block of keystream to a vector over a field, in one pass; see hpcfl/crypto/native.py.
+/* Compiled code of hpcfl/crypto/native.py.
  *
- * A word of the keystream is cut to the bits of `low`. One above the modulus, which is no element, is
- * added as it is, and is subtracted less the modulus, all modulo 2^(bits of the type); the modulus
- * itself changes nothing. The function returns whether there was one: the caller undoes it.
+ * hpcfl_mask adds a block of keystream to a vector over a field, in one pass. A word of the keystream
+ * is cut to the bits of `low`. One above the modulus, which is no element, is added as it is, and is
+ * subtracted less the modulus, all modulo 2^(bits of the type); the modulus itself changes nothing.
+ * The function returns whether there was one: the caller undoes it.
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Compilers turn this loop into vector instructions, one loop for either sign. It only subtracts,
  * which needs one comparison: instead of a word it adds, it subtracts the modulus less the word. */
@@ -59,6 +61,51 @@ EXPORTED int hpcfl_mask(void *vector, const void *words, size_t count, int bytes
     default:
         return -1;
     }
+}
+
+/* SHA-256 of OpenSSL, and room for its state. */
+typedef struct {
+    int (*init)(void *);
+    int (*update)(void *, const void *, size_t);
+    int (*final)(uint8_t *, void *);
+} sha256;
+enum { BLOCK = 64, DIGEST = 32, STATE_WORDS = 64 };
+
+static int hash(const sha256 *f, const uint8_t *key, uint8_t pad, const uint8_t *text, size_t size,
+                const uint8_t *end, uint8_t *digest)
+{
+    uint64_t state[STATE_WORDS];
+    uint8_t block[BLOCK];
+    for (int k = 0; k < BLOCK; k++)
+        block[k] = (k < DIGEST ? key[k] : 0) ^ pad;
+    return f->init(state) && f->update(state, block, BLOCK) && f->update(state, text, size) &&
+           f->update(state, end, end != NULL) && f->final(digest, state);
+}
+
+/* HMAC (RFC 2104) of a text and the byte at `end`, if any, with a key of 32 bytes. */
+static int hmac(const sha256 *f, const uint8_t *key, const uint8_t *text, size_t size,
+                const uint8_t *end, uint8_t *digest)
+{
+    uint8_t inner[DIGEST];
+    return hash(f, key, 0x36, text, size, end, inner) &&
+           hash(f, key, 0x5c, inner, DIGEST, NULL, digest);
+}
+
+/* Derives keys of `length` bytes, at most 32, from secrets that lie end to end, by HKDF without salt
+ * (RFC 5869). Context k ends before byte `ends[k]`. Returns whether OpenSSL made all hashes. */
+EXPORTED int hpcfl_derive(const sha256 *f, const uint8_t *secrets, size_t secret_bytes,
+                          const uint8_t *contexts, const uint64_t *ends, size_t count,
+                          size_t length, uint8_t *derived)
+{
+    const uint8_t salt[DIGEST] = {0}, first = 1;
+    uint8_t key[DIGEST], digest[DIGEST];
+    for (size_t k = 0, start = 0; k < count; start = ends[k++]) {
+        if (!hmac(f, salt, secrets + k * secret_bytes, secret_bytes, NULL, key) ||
+            !hmac(f, key, contexts + start, ends[k] - start, &first, digest))
+            return 0;
+        memcpy(derived + k * length, digest, length);
+    }
+    return 1;
 }
 
 /* Python finds no other name to look for in an extension module that ctypes loads. */

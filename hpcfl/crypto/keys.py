@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hpcfl.crypto import keystream, native
 
 KEY_BYTES = 32
+FEWEST = 5  # keys that are worth a call of compiled code
 # The field of Curve25519, and the u-coordinates of the points of small order on the curve and its
 # twist. Key agreement with any of them gives zero, whatever the private key.
 _PRIME = 2**255 - 19
@@ -25,6 +27,7 @@ _LOW_ORDER = frozenset(
         _PRIME - 1,
     )
 )
+_LOWEST_WORDS = np.array([number % 2**64 for number in _LOW_ORDER], np.uint64)
 _SHA256 = SHA256()
 _ZERO = bytes(KEY_BYTES)
 
@@ -84,7 +87,7 @@ def agree(private: bytes, public: list[bytes]) -> list[bytes]:
         key = X25519PrivateKey.from_private_bytes(private)
         return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
     found = library.multiply(private, b"".join(public))
-    secrets = [found[start : start + KEY_BYTES] for start in range(0, len(found), KEY_BYTES)]
+    secrets = cut(found)
     if _ZERO in secrets:
         raise ValueError("a public key has low order")
     return secrets
@@ -97,23 +100,45 @@ def agreed(
     length: int = keystream.KEY_BYTES,
 ) -> dict[int, bytes]:
     """Return the key in common with each party, by number, for the use that its context names."""
-    secrets = zip(public, agree(private, [*public.values()]), strict=True)
-    return {number: derive(secret, context(number), length) for number, secret in secrets}
+    secrets = agree(private, [*public.values()])
+    derived = derive_each(secrets, [context(number) for number in public], length)
+    return dict(zip(public, derived, strict=True))
 
 
-def check_public(public: bytes) -> None:
-    """Raise ValueError for a public key that belongs to no key pair.
+def cut(listed: bytes, size: int = KEY_BYTES) -> list[bytes]:
+    """Return the pieces of `size` bytes of a byte string."""
+    return [listed[start : start + size] for start in range(0, len(listed), size)]
+
+
+def unusable(listed: bytes) -> tuple[int, str] | None:
+    """Return the place of the first of several public keys that belongs to no key pair, and why.
 
     A key must not have low order, and must have the canonical encoding of RFC 7748. Otherwise a
     second encoding of a device's key would pass as a different key.
     """
-    number = int.from_bytes(public, "little")
-    if number % 2**255 % _PRIME in _LOW_ORDER:
-        raise ValueError("a public key has low order")
-    if number >= _PRIME:
-        raise ValueError("a public key is not a canonical point of Curve25519")
+    words = np.frombuffer(listed, "<u8").reshape(-1, KEY_BYTES // 8)
+    # Only of the few keys that have a word in common with an unusable one is the number computed.
+    suspects = (words[:, :1] == _LOWEST_WORDS).any(axis=1) | (words[:, -1] >= _PRIME >> 192)
+    for place in np.flatnonzero(suspects).tolist():
+        number = int.from_bytes(listed[KEY_BYTES * place : KEY_BYTES * (place + 1)], "little")
+        if number % 2**255 % _PRIME in _LOW_ORDER:
+            return place, "a public key has low order"
+        if number >= _PRIME:
+            return place, "a public key is not a canonical point of Curve25519"
+    return None
 
 
 def derive(secret: bytes, context: bytes, length: int = keystream.KEY_BYTES) -> bytes:
     """Return the key derived from `secret` for the use `context` (HKDF without salt)."""
     return HKDF(_SHA256, length, None, context).derive(secret)
+
+
+def derive_each(
+    secrets: Sequence[bytes], contexts: Sequence[bytes], length: int = keystream.KEY_BYTES
+) -> list[bytes]:
+    """Return the key derived from each secret, all of one length, for the use of its context."""
+    kernel = native.deriver()
+    # For a few keys, a call of compiled code takes longer.
+    if kernel is not None and len(secrets) >= FEWEST and length <= kernel.LONGEST:
+        return cut(kernel.derive(secrets, contexts, length), length)
+    return [derive(*one, length) for one in zip(secrets, contexts, strict=True)]

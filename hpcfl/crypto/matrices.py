@@ -1,8 +1,8 @@
 """Exact matrix products over prime fields, and Lagrange interpolation matrices.
 
-BLAS adds up products of 16-bit numbers without rounding: in float64 a sum of 2**20 of them is
-exact. Longer numbers are split into 16-bit halves. For F_q this takes a quarter of the time of
-NumPy's integer products.
+BLAS computes in float64, which holds all integers up to 2**53. Of the two matrices, the smaller one
+is split into parts of so few bits that no sum of its products is larger. For F_q these are three
+parts of 11 bits: fewer products than those of two matrices of 16-bit halves.
 """
 
 from __future__ import annotations
@@ -18,52 +18,59 @@ from hpcfl.crypto.groups import FQ, Elements, Field
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-# Terms at a time: their sums are exact by a wide margin, and their halves take little memory.
-TERMS = 1 << 14
-# Elements at a time, of the product or, if it has few columns, of the left matrix. They stay in
-# cache, and are enough to outweigh the dozen NumPy calls per block.
+# Terms at a time. An element of B bits times a part of `EXACT` - B bits is below 2**43, and the sum
+# of 2**10 such products below 2**53: no partial sum is rounded, in whatever order BLAS adds.
+TERMS, EXACT = 1 << 10, 43
+# Elements of the product at a time. They stay in cache, and are enough to outweigh the dozen NumPy
+# calls per block.
 BLOCK, FEWEST = 1 << 15, 128
 
 Floats = NDArray[np.float64]
 
 
-def product(left: Elements, right: Elements, field: Field = FQ) -> Elements:
-    """Return ``left @ right``, of elements of a field."""
+def product(left: Elements | Floats, right: Elements, field: Field = FQ) -> Elements:
+    """Return ``left @ right``, of elements of a field; a large `left` is best given as float64."""
     rows, columns = len(left), right.shape[1]
     found = np.zeros((rows, columns), field.dtype)
     few = max(FEWEST, BLOCK // max(rows, 1))
-    at_once = TERMS if columns > FEWEST else few
+    split_left = left.size < right.size
     # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
     with _blas().limit(limits=1, user_api="blas"):
-        for start in range(0, len(right), at_once):
-            terms = slice(start, start + at_once)
-            parts = _parts(left[:, terms], field)
+        for start in range(0, len(right), TERMS):
+            terms = slice(start, start + TERMS)
+            mine = left[:, terms]
+            ours = _parts(mine.T, field).T if split_left else mine.astype(np.float64, copy=False)
             for first in range(0, columns, few):
                 block = slice(first, first + few)
-                sums = _sums(parts, _parts(right[terms, block], field), field)
-                sums += found[:, block]
-                found[:, block] = _reduced(sums, field)
+                some = right[terms, block]
+                theirs = some.astype(np.float64) if split_left else _parts(some, field)
+                found[:, block] = _joined(ours @ theirs, found[:, block], field)
     return found
 
 
-def _parts(matrix: Elements, field: Field) -> list[Floats]:
-    """Return elements as 16-bit numbers: as they are, or their lower and upper halves."""
-    if field.bits <= 16:
-        return [matrix.astype(np.float64)]
-    words = matrix.astype(np.uint32, copy=False)
-    return [(words & 0xFFFF).astype(np.float64), (words >> 16).astype(np.float64)]
+def _shifts(field: Field) -> range:
+    """Return where the parts of an element begin, in bits."""
+    return range(0, field.bits, min(32, EXACT - field.bits))
 
 
-def _sums(left: list[Floats], right: list[Floats], field: Field) -> NDArray[np.int64]:
-    """Return a product of at most `TERMS` terms, up to multiples of the modulus."""
-    sums = (left[0] @ right[0]).astype(np.int64)
-    if field.bits > 16:
-        middle = left[0] @ right[1]
-        middle += left[1] @ right[0]
-        sums += _reduced(middle.astype(np.int64), field) << 16
-        # 2**32 is congruent to 5 in F_q, and to less than 2**14 in all fields.
-        sums += (left[1] @ right[1]).astype(np.int64) * (2**32 % field.modulus)
-    return sums
+def _parts(matrix: Elements | Floats, field: Field) -> Floats:
+    """Return the lowest bits of a matrix's elements, beside them the next ones, and so on."""
+    shifts, words = _shifts(field), matrix.astype(np.uint32, copy=False)
+    if len(shifts) == 1:
+        return words.astype(np.float64)
+    return np.hstack([words >> k & (1 << shifts.step) - 1 for k in shifts], dtype=np.float64)
+
+
+def _joined(sums: Floats, found: Elements, field: Field) -> NDArray[np.int64]:
+    """Return `found` plus the products with the parts, which lie side by side or stacked."""
+    shifts, (rows, columns) = _shifts(field), found.shape
+    beside = sums.reshape(rows, len(shifts), columns).swapaxes(0, 1)
+    *lower, highest = beside if len(sums) == rows else sums.reshape(-1, rows, columns)
+    total = highest.astype(np.int64)
+    for part in reversed(lower):
+        total = (_reduced(total, field) << shifts.step) + part.astype(np.int64)
+    total += found
+    return _reduced(total, field)
 
 
 def _reduced(values: NDArray[np.int64], field: Field) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Compiled code that computes what NumPy and `cryptography` compute, only faster, if it is there.
 
-- ``kernel.c`` adds masks to vectors over fields. Installing hpcfl compiles it if there is a
-  compiler.
+- ``kernel.c`` adds masks to vectors over fields, and derives keys in batches with the SHA-256 of
+  the OpenSSL that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -29,6 +29,8 @@ _KNOWN = (
     "e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493",
     "95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957",
 )
+# RFC 5869, test case 3: the secret, and the first bytes of the key without salt and context.
+_KNOWN_SECRET, _KNOWN_KEY = b"\x0b" * 22, bytes.fromhex("8da4e775a563c18f715f802a063c5a31")
 
 
 def wanted() -> bool:
@@ -36,15 +38,22 @@ def wanted() -> bool:
     return os.environ.get("HPCFL_NATIVE") != "0"
 
 
-@cache
-def mask_kernel() -> Mask | None:
-    """Return the function of ``kernel.c``, or None."""
+def _kernel() -> ctypes.CDLL | None:
+    """Return the library of ``kernel.c``, or None."""
     found = importlib.util.find_spec("hpcfl.crypto._kernel") if wanted() else None
     if found is None or found.origin is None:
         return None
     try:
-        kernel: Mask = ctypes.CDLL(found.origin).hpcfl_mask
-    except (OSError, AttributeError):
+        return ctypes.CDLL(found.origin)
+    except OSError:
+        return None
+
+
+@cache
+def mask_kernel() -> Mask | None:
+    """Return the function of ``kernel.c`` that adds masks, or None."""
+    kernel: Mask | None = getattr(_kernel(), "hpcfl_mask", None)
+    if kernel is None:
         return None
     kernel.argtypes = [  # type: ignore[attr-defined]
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
@@ -53,6 +62,48 @@ def mask_kernel() -> Mask | None:
     vector, words = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
     rejected = kernel(vector.ctypes.data, words.ctypes.data, 3, 4, 251, 255, 0)
     return kernel if rejected and vector.tolist() == [10, 6, 264] else None
+
+
+class Deriver:
+    """Keys derived by HKDF-SHA256 in batches, without a Python object for each."""
+
+    LONGEST = 32  # length of a key in bytes
+
+    def __init__(self) -> None:
+        import _hashlib
+
+        openssl = ctypes.CDLL(_hashlib.__file__)
+        names = ("SHA256_Init", "SHA256_Update", "SHA256_Final")
+        places = [ctypes.cast(getattr(openssl, name), ctypes.c_void_p) for name in names]
+        self._hash = (ctypes.c_void_p * len(places))(*places)
+        self._derive = getattr(_kernel(), "hpcfl_derive")  # noqa: B009 - there may be no kernel
+        self._derive.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p),
+            *(ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p),
+        ]
+
+    def derive(self, secrets: Sequence[bytes], contexts: Sequence[bytes], length: int) -> bytes:
+        """Return the keys for some contexts, end to end, from secrets of the same length."""
+        assert len({*map(len, secrets)}) == 1
+        derived = ctypes.create_string_buffer(length * len(secrets))
+        ends = np.cumsum([len(context) for context in contexts], dtype=np.uint64)
+        if not self._derive(
+            *(self._hash, b"".join(secrets), len(secrets[0]), b"".join(contexts)),
+            *(ends.ctypes.data, len(secrets), length, derived),
+        ):
+            raise OSError("OpenSSL computes no hashes")
+        return derived.raw
+
+
+@cache
+def deriver() -> Deriver | None:
+    """Return what derives keys by ``kernel.c``, or None."""
+    try:
+        found = Deriver()
+        derived = found.derive([_KNOWN_SECRET] * 2, [b""] * 2, len(_KNOWN_KEY))
+    except (ImportError, OSError, AttributeError):
+        return None
+    return found if derived == _KNOWN_KEY * 2 else None
 
 
 class Lib25519:
@@ -96,5 +147,6 @@ def facts() -> dict[str, str]:
     return {
         "keystream_mode": "AES-GCM" if keystream.gcm_is_faster() else "AES-CTR",
         "masks_added_by": "NumPy" if mask_kernel() is None else "the compiled kernel",
+        "keys_derived_by": "cryptography" if deriver() is None else "the compiled kernel",
         "keys_agreed_by": "cryptography" if library is None else library.name,
     }

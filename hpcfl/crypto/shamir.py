@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import FQ, Elements, Field
-from hpcfl.crypto.matrices import difference_products, inverse, product
+from hpcfl.crypto.matrices import Floats, difference_products, inverse, product
 
 LIMB_BITS = 31
 # The sum of this many products of a 32-bit and a 16-bit number fits into 64 bits.
@@ -146,13 +146,16 @@ def _products(left: Matrix, right: Elements, field: Field = FQ) -> Matrix:
 
 
 @lru_cache(maxsize=8)
-def _powers(recipients: tuple[int, ...], terms: int) -> Matrix:
-    """Return the powers 0 to ``terms - 1`` of every recipient's point, shape (R, terms)."""
+def _powers(recipients: tuple[int, ...], terms: int) -> Floats:
+    """Return the powers 0 to ``terms - 1`` of every recipient's point, shape (R, terms).
+
+    They are kept as BLAS takes them: to convert them takes as long as to multiply by them.
+    """
     points = np.array(recipients, np.uint64) + np.uint64(1)
     powers = np.ones((len(points), terms), np.uint64)
     for k in range(1, terms):
         powers[:, k] = powers[:, k - 1] * points % np.uint64(FQ.modulus)
-    return powers
+    return powers.astype(np.float64)
 
 
 @lru_cache(maxsize=8)

@@ -32,7 +32,7 @@ MACHINE = (
     *("cpu_model", "cores_physical", "cores_logical", "cores_usable", "cpu_governor", "cpu_turbo"),
     *("hpcfl_version", "git_commit", "git_dirty", "git_changes"),
     *("kernel", "python_version", "numpy_version", "mpi4py_version", "openssl_version"),
-    *("keystream_mode", "masks_added_by", "keys_agreed_by"),
+    *("keystream_mode", "masks_added_by", "keys_derived_by", "keys_agreed_by"),
 )
 # Options that end a training run.
 _ENDS = ("rounds", "max_seconds", "target_accuracy")

@@ -159,7 +159,8 @@ def check_compiled() -> Check:
     """Report the compiled code that rounds use; everything works without it, only slower."""
     facts = native.facts()
     found = (
-        f"masks are added by {facts['masks_added_by']}; keys agreed on by {facts['keys_agreed_by']}"
+        f"masks are added by {facts['masks_added_by']}; keys are derived by "
+        f"{facts['keys_derived_by']} and agreed on by {facts['keys_agreed_by']}"
     )
     return Check("compiled code", OK, found)
 

@@ -189,11 +189,11 @@ class Hostile(Wrapped):
         """Return rows with the given shares, sealed like the device's own."""
         inner = self._inner
         sealed = np.empty((len(shares), 4 * shares.shape[1] + 16), np.uint8)
-        for row, share, id in zip(sealed, shares, receivers.tolist(), strict=True):
-            nonce, associated = inner._share_labels(inner.id, id)
-            cipher = AESGCM(inner._transport_key(inner._links.holders.index(id)))
+        places = [inner._links.holders.index(id) for id in receivers.tolist()]
+        seals = inner._seals(places, [(inner.id, id) for id in receivers.tolist()])
+        for row, share, (key, nonce, associated) in zip(sealed, shares, seals, strict=True):
             plain = share.astype("<u4").tobytes()
-            row[:] = np.frombuffer(cipher.encrypt(nonce, plain, associated), np.uint8)
+            row[:] = np.frombuffer(AESGCM(key).encrypt(nonce, plain, associated), np.uint8)
         return sealed
 
     def send_checks(self):

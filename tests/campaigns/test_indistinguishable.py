@@ -356,7 +356,7 @@ def test_a_broken_mask_is_seen(breakage, monkeypatch):
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     """Each upload by itself is uniform: only the difference of two shows the fault."""
-    for method in ("pair_context", "private_mask_key"):
+    for method in ("pair_contexts", "private_mask_key"):
         monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
     monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
     seed = secrets.randbits(32)

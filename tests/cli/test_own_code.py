@@ -53,8 +53,8 @@ class WrongDecode(Plain):
 class Salted(SecAgg):
     name = "salted"
 
-    def pair_context(self, round_index, i, j, use):
-        return b"salt " + super().pair_context(round_index, i, j, use)
+    def pair_contexts(self, *arguments):
+        return [b"salt " + context for context in super().pair_contexts(*arguments)]
 
 
 @dataclass(frozen=True)

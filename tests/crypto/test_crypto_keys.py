@@ -35,16 +35,23 @@ def test_key_pairs_agree_on_the_secret_of_rfc_7748_in_the_order_of_the_public_ke
     assert [SHARED, own, SHARED] == keys.agree(BOB, [ALICE_PUBLIC, BOB_PUBLIC, ALICE_PUBLIC])
 
 
+# Keys that look like those that are none, in some of their 64-bit words.
+USABLE = [ALICE_PUBLIC, BOB_PUBLIC, *((2**k + 1).to_bytes(32, "little") for k in (64, 191, 254))]
+USABLE += [(P - k).to_bytes(32, "little") for k in (2, 3, 2**64, 2**192)]
+
+
 @pytest.mark.parametrize("high_bit", [0, 2**255])
 def test_only_the_one_spelling_of_a_key_is_a_public_key(high_bit):
-    for point in LOW_ORDER.values():
-        with pytest.raises(ValueError, match="low order"):
-            keys.check_public((point | high_bit).to_bytes(32, "little"))
-    for other in (2**255 + int.from_bytes(ALICE_PUBLIC, "little"), P + 2, 2**255 - 1):
-        with pytest.raises(ValueError, match="canonical"):
-            keys.check_public((other | high_bit).to_bytes(32, "little"))
-    for public in (ALICE_PUBLIC, (P - 2).to_bytes(32, "little")):
-        keys.check_public(public)
+    assert keys.unusable(b"") is None is keys.unusable(b"".join(USABLE))
+    too_large = (2**255 + int.from_bytes(ALICE_PUBLIC, "little"), P + 2, 2**255 - 1)
+    wrong = [(point, "low order") for point in LOW_ORDER.values()]
+    for number, reason in [*wrong, *((number, "canonical") for number in too_large)]:
+        public = (number | high_bit).to_bytes(32, "little")
+        for before in range(len(USABLE)):
+            listed = [*USABLE[:before], public, *USABLE[before:], bytes(32)]
+            place, why = keys.unusable(b"".join(listed))
+            assert before == place
+            assert reason in why
 
 
 def test_a_key_pair_takes_its_private_key_from_a_source_and_shows_the_public_one_only():

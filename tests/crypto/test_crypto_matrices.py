@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.crypto import matrices
-from hpcfl.crypto.groups import GROUPS
+from hpcfl.crypto.groups import GROUPS, Field
 
 Q = 2**32 - 5
 EDGES = st.sampled_from([0, 1, 0xFFFF, 0x10000, Q // 2, Q - 1])
@@ -24,8 +24,8 @@ def factors(draw):
     )
 
 
-def slow(left, right):
-    return [[sum(a * b for a, b in zip(r, c, strict=True)) % Q for c in right.T.tolist()]
+def slow(left, right, modulus=Q):
+    return [[sum(a * b for a, b in zip(r, c, strict=True)) % modulus for c in right.T.tolist()]
             for r in left.tolist()]  # fmt: skip
 
 
@@ -44,6 +44,23 @@ def test_products_are_exact_over_the_bounds_of_blocks_and_with_the_largest_numbe
     left = generator.integers(0, Q, (rows, terms), np.uint64)
     right = generator.integers(0, Q, (terms, columns), np.uint32)
     assert slow(left, right) == matrices.product(left, right).tolist()
+
+
+@pytest.mark.parametrize("field", [group for group in GROUPS.values() if isinstance(group, Field)])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 30), (30, 2)])
+def test_products_of_as_many_terms_as_are_added_at_once_are_exact(field, rows, columns):
+    """Whichever side is split, with the largest numbers, and with all bits of the parts set."""
+    terms, top = matrices.TERMS, field.modulus - 1
+    for number in (top, min(top, ((1 << field.bits) - 1) & ~(1 << 11)), top >> 1):
+        left = np.full((rows, terms), top).astype(field.dtype)
+        right = np.full((terms, columns), number).astype(field.dtype)
+        expected = [[top * number * terms % field.modulus] * columns] * rows
+        assert expected == matrices.product(left, right, field).tolist()
+        assert expected == matrices.product(left.astype(np.float64), right, field).tolist()
+    draw = np.random.default_rng(field.bits)
+    left = draw.integers(0, field.modulus, (rows, terms)).astype(field.dtype)
+    right = draw.integers(0, field.modulus, (terms, columns)).astype(field.dtype)
+    assert slow(left, right, field.modulus) == matrices.product(left, right, field).tolist()
 
 
 @given(st.lists(st.integers(0, 2000), min_size=2, max_size=12, unique=True), st.data())

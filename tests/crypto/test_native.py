@@ -15,6 +15,7 @@ from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.results.pooling import MACHINE
 from hpcfl.system import doctor, environment
 
+deriver = pytest.mark.skipif(native.deriver() is None, reason="hashlib has no SHA256_Init")
 kernel = pytest.mark.skipif(native.mask_kernel() is None, reason="kernel.c was not compiled")
 library = pytest.mark.skipif(native.lib25519() is None, reason="no lib25519 where the linker looks")
 FIELDS = [FQ, *(group for group in GROUPS.values() if group.name.startswith("field"))]
@@ -54,6 +55,23 @@ def test_the_kernel_adds_and_subtracts_as_integers_do_at_the_ends_of_the_field(f
         assert (expected % field.modulus).tolist() == found.tolist()
 
 
+@deriver
+@pytest.mark.parametrize("size", [16, 22, 32, 64, 100])
+def test_the_kernel_derives_keys_as_cryptography_does(size, monkeypatch):
+    """With contexts of all lengths around the bounds of blocks, and for any number of keys."""
+    draw = np.random.default_rng(size)
+    secrets = [draw.bytes(size) for _ in range(200)]
+    contexts = [draw.bytes(length) for length in range(200)]
+    for length in (1, 16, 32, 64):
+        for count in (0, 1, keys.FEWEST - 1, keys.FEWEST, 200):
+            chosen = secrets[:count], contexts[-count:][:count], length
+            found = keys.derive_each(*chosen)
+            with monkeypatch.context() as without:
+                without.setattr(native, "deriver", lambda: None)
+                assert found == keys.derive_each(*chosen)
+            assert [length] * count == [len(key) for key in found]
+
+
 @library
 def test_the_library_agrees_as_cryptography_does_on_ten_thousand_keys():
     draw = np.random.default_rng(1)
@@ -83,9 +101,15 @@ def test_what_fails_a_known_answer_is_not_used(monkeypatch):
     def broken(*arguments):
         return 0
 
-    library = SimpleNamespace(hpcfl_mask=broken)
-    monkeypatch.setattr(native.ctypes, "CDLL", lambda name: library)
+    library = SimpleNamespace(hpcfl_mask=broken, hpcfl_derive=broken)
+    monkeypatch.setattr(native, "_kernel", lambda: library)
     assert native.mask_kernel.__wrapped__() is None
+    assert native.deriver.__wrapped__() is None
+    broken = lambda *arguments: 1  # noqa: E731 - keys of zeros
+    library.hpcfl_derive = broken
+    assert native.deriver.__wrapped__() is None
+    monkeypatch.setattr(native, "_kernel", lambda: None)
+    assert native.mask_kernel.__wrapped__() is None is native.deriver.__wrapped__()
 
 
 def test_nothing_compiled_is_used_if_the_environment_says_so():
@@ -97,7 +121,7 @@ def test_nothing_compiled_is_used_if_the_environment_says_so():
         text=True,
         check=True,
     )
-    assert told.stdout.endswith(", NumPy, cryptography\n")
+    assert told.stdout.endswith(", NumPy, cryptography, cryptography\n")
 
 
 def test_what_is_used_is_recorded_and_tells_runs_apart():

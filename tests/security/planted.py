@@ -40,7 +40,7 @@ class Planted:
 
     def plant(self, patch):
         """Remember what the system's generator, key agreement and derivation give from now on."""
-        derive, agree = keys.derive, keys.agree
+        derive, derive_each, agree = keys.derive, keys.derive_each, keys.agree
 
         def drawn(count):
             return self._keep(os.urandom(count), "drawn")
@@ -48,10 +48,14 @@ class Planted:
         def derived(*arguments, **named):
             return self._keep(derive(*arguments, **named), "derived")
 
+        def derived_each(*arguments, **named):
+            return [self._keep(key, "derived") for key in derive_each(*arguments, **named)]
+
         def agreed(private, public):
             return [self._keep(secret, "agreed on") for secret in agree(private, public)]
 
         others = {id(keys.system_secrets): drawn, id(derive): derived, id(agree): agreed}
+        others[id(derive_each)] = derived_each
         # Under all names that the package has for them.
         for _, module in modules():
             for attribute, value in list(vars(module).items()):

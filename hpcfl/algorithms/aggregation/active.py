@@ -190,10 +190,10 @@ class ActiveDevice(SecAggDevice):
         links = self._links
         own = links.holders.index(self.id)
         derived = []
-        for k, secret in zip(peers, secrets, strict=True):
-            id = links.holders[k]
+        ids = [links.holders[k] for k in peers]
+        contexts = self._protocol.pair_contexts(self._round, self.id, ids, "share transport ")
+        for k, id, context, secret in zip(peers, ids, contexts, secrets, strict=True):
             first, second = (own, k) if self.id < id else (k, own)
-            context = self._protocol.pair_context(self._round, self.id, id, "share transport ")
             advertised = links.advertised_by(first) + links.advertised_by(second)
             sealing = self._member.sealing_secret(self._protocol.members[id])
             derived.append(keys.derive(secret + sealing, context + advertised))

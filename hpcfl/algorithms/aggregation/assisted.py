@@ -117,8 +117,7 @@ class HelpingMember(Enrolled):
         """Agree on a secret with every device that sent a key."""
         sent = enumerate(self._listed(payload, keys.KEY_BYTES, self.devices))
         listed = {id: key for id, key in sent if any(key)}
-        for id, key in listed.items():
-            check_public_keys(key, f"device {id}")
+        check_public_keys(b"".join(listed.values()), [*listed])
         context = partial(pair_context, helper=self.id)
         agreed = keys.agreed(self._pair.private, listed, context, SECRET_BYTES)
         self._there = {*listed}

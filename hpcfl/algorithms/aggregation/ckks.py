@@ -96,8 +96,7 @@ class KeyHolder(Enrolled):
         self._public = {id: key for id, key in listed.items() if any(key)}
         if self._public.get(self.id) != self._pair.public:
             raise RefusedError(f"device {self.id} is told that its public key was not received")
-        for id, key in self._public.items():
-            check_public_keys(key, f"device {id}")
+        check_public_keys(b"".join(self._public.values()), [*self._public])
         self._maker = min(self._public)
         self.in_committee = self.id == self._maker
 

@@ -128,47 +128,48 @@ class CodedDevice(QuantisedDevice):
 
     def _agree(self, ids: Sequence[int], listed: bytes) -> None:
         """Agree on a key with each of the devices `ids`; `listed` are their public keys."""
-        size, own = keys.KEY_BYTES, self.state.pair
-        public = {id: listed[size * k : size * (k + 1)] for k, id in enumerate(ids)}
+        own, public = self.state.pair, dict(zip(ids, keys.cut(listed), strict=True))
         if public.pop(self.id, own.public) != own.public:
             raise MessageError(
                 "advertise_keys", "the server", "this device's own key is not as it sent it"
             )
-        for id, key in public.items():
-            check_public_keys(key, f"device {id}")
+        check_public_keys(b"".join(public.values()), [*public])
         secrets = self._agree_on_transport(own.private, [*public], [*public.values()])
-        self.state.transport_keys = {
-            id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
-            for id, secret in zip(public, secrets, strict=True)
-        }
+        contexts = [self._protocol.pair_context(self._round, self.id, id) for id in public]
+        derived = keys.derive_each(secrets, contexts)
+        self.state.transport_keys = dict(zip(public, derived, strict=True))
 
     def _sealed(self, peers: Sequence[int], pieces: Elements) -> tuple[Ids, Rows]:
         """Return pieces, shape (peers, width), sealed in one row for each peer."""
-        protocol = self._protocol
+        protocol, derived = self._protocol, self.state.transport_keys
         rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
-        for row, peer, piece in zip(rows, peers, pieces, strict=True):
-            labels = sealed.labels(protocol.name, self._round, self.id, peer)
-            sealed.seal(self.state.transport_keys[peer], labels, protocol.field.pack(piece), row)
+        pairs = ((self.id, peer) for peer in peers)
+        seals = sealed.seals(map(derived.__getitem__, peers), protocol.name, self._round, pairs)
+        sealed.seal(seals, map(protocol.field.pack, pieces), rows)
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
         """Decrypt and keep the pieces of others; ignore a row without a valid piece."""
-        for sender, row in zip(senders.tolist(), rows, strict=True):
+        protocol, derived = self._protocol, self.state.transport_keys
+        known = np.isin(senders, [*derived])
+        for sender in senders[~known].tolist():
+            self.ignored.append(MessageError(phase, f"device {sender}", "it advertised no key"))
+        if not known.all():
+            senders, rows = senders[known], rows[known]
+        pairs = [(sender, self.id) for sender in senders.tolist()]
+        chosen = [derived[sender] for sender, _ in pairs]
+        contents = np.empty((len(pairs), protocol.piece_bytes), np.uint8)
+        seals = sealed.seals(chosen, protocol.name, self._round, pairs)
+        closed = sealed.unseal(seals, rows, contents).tolist()
+        for (sender, _), failed, content in zip(pairs, closed, contents, strict=True):
+            name = f"device {sender}"
             try:
-                content = self._unsealed(phase, sender, row)
-                piece = self._protocol.read_piece(content, phase, f"device {sender}")
+                if failed:
+                    raise MessageError(phase, name, sealed.CLOSED)
+                self.state.pieces[sender] = protocol.read_piece(content, phase, name)
             except MessageError as error:
                 self.ignored.append(error)
-            else:
-                self.state.pieces[sender] = piece
         self.state.transport_keys = {}
-
-    def _unsealed(self, phase: str, sender: int, row: Payload) -> Payload:
-        key = self.state.transport_keys.get(sender)
-        if key is None:
-            raise MessageError(phase, f"device {sender}", "it advertised no key")
-        labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
-        return sealed.unseal(key, labels, row, phase, sender)
 
     def send_held(self) -> Payload:
         """Return the owners of the pieces that this device holds."""

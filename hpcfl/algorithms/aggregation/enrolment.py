@@ -62,7 +62,7 @@ class Enrolled(Entering):
         if self._secrets:
             raise RefusedError(f"{self.name} refuses to enrol twice")
         raw = parse_vector(payload, "u1", size * count, PHASE).tobytes()
-        return [raw[start : start + size] for start in range(0, len(raw), size)]
+        return keys.cut(raw, size)
 
     def _keep(self, secrets: list[bytes]) -> None:
         """Keep the agreed secrets, and forget the private key that they follow from."""
@@ -108,7 +108,7 @@ class TransportKeys(Entering):
         for k, secret in zip(new, agreed, strict=True):
             self._public[ids[k]] = listed[k]
             self._secrets[ids[k]] = np.frombuffer(secret, np.uint8)
-        return [secret.tobytes() for secret in self._secrets[ids]]
+        return keys.cut(self._secrets[ids].tobytes())
 
 
 def transport_keys(devices: int) -> Enrolment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,19 @@ def from_server(phase: str, reason: str) -> MessageError:
     return MessageError(phase, SERVER, reason)
 
 
-def check_public_keys(advertised: bytes, sender: str) -> None:
-    """Refuse concatenated public keys if any of them cannot be used for a key agreement."""
-    try:
-        for start in range(0, len(advertised), keys.KEY_BYTES):
-            keys.check_public(advertised[start : start + keys.KEY_BYTES])
-    except ValueError as error:
-        raise MessageError("advertise_keys", sender, str(error)) from None
+def check_public_keys(advertised: bytes, owners: str | Sequence[int]) -> None:
+    """Refuse concatenated public keys if any of them cannot be used for a key agreement.
+
+    The error is one of the sender `owners`, or of the device among the `owners`, which have as many
+    keys each, that the first such key belongs to.
+    """
+    found = keys.unusable(advertised)
+    if found is not None:
+        place, reason = found
+        if not isinstance(owners, str):
+            each = len(advertised) // keys.KEY_BYTES // len(owners)
+            owners = f"device {owners[place // each]}"
+        raise MessageError("advertise_keys", owners, reason)
 
 
 def to_flags(ids: Iterable[int], count: int) -> Flags:

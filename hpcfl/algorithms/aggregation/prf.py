@@ -61,8 +61,7 @@ class Member(Enrolled):
             raise from_server(PHASE, "this device's own key is not as it sent it")
         if len({*listed}) != self.devices:
             raise from_server(PHASE, "a public key is listed twice")
-        for id, public in enumerate(listed):
-            check_public_keys(public, f"device {id}")
+        check_public_keys(b"".join(listed), range(self.devices))
         peers = {id: public for id, public in enumerate(listed) if id != self.id}
         seeds = keys.agreed(self._pair.private, peers, partial(pair_context, self.id), SEED_BYTES)
         self._keep([seeds.get(id, bytes(SEED_BYTES)) for id in range(self.devices)])

@@ -5,36 +5,51 @@ A key serves one pair of devices in one round, and seals one row in either direc
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from hpcfl.comm.phases import Payload
-from hpcfl.errors import MessageError
+from hpcfl.algorithms.aggregation.messages import Flags
+from hpcfl.comm.phases import Rows
 
 TAG_BYTES = 16
+# Why a row is refused.
+CLOSED = "it does not decrypt"
 
-# The nonce and the associated data of a row.
-Labels = tuple[bytes, bytes]
-
-
-def labels(protocol: str, round_index: int, sender: int, receiver: int) -> Labels:
-    """Return the nonce and associated data of a row from one device to another."""
-    nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
-    return nonce, f"hpcfl/1 {protocol} round {round_index} from {sender} to {receiver}".encode()
+# The key, the nonce and the associated data of a row.
+Seal = tuple[bytes, bytes, bytes]
 
 
-def seal(key: bytes, labels: Labels, content: Payload, row: Payload) -> None:
-    """Write sealed content to a row, which is `TAG_BYTES` longer; both are contiguous."""
-    nonce, associated = labels
-    AESGCM(key).encrypt_into(nonce, content.data, associated, row.data)
+def seals(
+    keys: Iterable[bytes], protocol: str, round_index: int, pairs: Iterable[tuple[int, int]]
+) -> Iterator[Seal]:
+    """Yield the seals of rows; `pairs` are the sender and the receiver of each."""
+    head = f"hpcfl/1 {protocol} round {round_index} from"
+    for key, (sender, receiver) in zip(keys, pairs, strict=True):
+        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(8, "little")
+        yield key, nonce, f"{head} {sender} to {receiver}".encode()
 
 
-def unseal(key: bytes, labels: Labels, row: Payload, phase: str, sender: int) -> Payload:
-    """Return the content of a row; MessageError if its authentication fails."""
-    nonce, associated = labels
-    try:
-        content = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
-    except (InvalidTag, ValueError):
-        raise MessageError(phase, f"device {sender}", "it does not decrypt") from None
-    return np.frombuffer(content, np.uint8)
+def seal(seals: Iterable[Seal], contents: Iterable[Any], rows: Rows) -> None:
+    """Write sealed contents, uint8 of shape (n,), to rows of shape (k, n + `TAG_BYTES`)."""
+    for (key, nonce, associated), content, row in zip(seals, contents, rows, strict=True):
+        AESGCM(key).encrypt_into(nonce, content, associated, row)
+
+
+def unseal(seals: Iterable[Seal], rows: Rows, contents: Rows) -> Flags:
+    """Write the contents of rows, shape (k, n), and return which rows do not decrypt, shape (k,).
+
+    The content of such a row is arbitrary, and must not be used.
+    """
+    closed = np.zeros(len(rows), np.bool_)
+    for k, ((key, nonce, associated), row, content) in enumerate(
+        zip(seals, rows, contents, strict=True)
+    ):
+        try:
+            AESGCM(key).decrypt_into(nonce, row, associated, content)
+        except (InvalidTag, ValueError):
+            closed[k] = True
+    return closed

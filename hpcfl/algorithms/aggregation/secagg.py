@@ -39,7 +39,7 @@ with that device; that device's private-mask seed is never requested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -69,7 +69,9 @@ from hpcfl.algorithms.aggregation.sharing import (
 )
 from hpcfl.algorithms.aggregation.topology import (
     ADVERTISED_BYTES,
+    MASKS,
     NONCE_BYTES,
+    SHARES,
     Links,
     Neighbourhood,
     Request,
@@ -174,7 +176,7 @@ class SecAggDevice(QuantisedDevice):
         secrets = self._agree_on_transport(
             state.transport.private,
             [links.holders[k] for k in peers],
-            [links.transport_key(k) for k in peers],
+            links.public_keys(SHARES, peers),
         )
         derived = self._seal_keys(peers, secrets)
         derived.insert(links.holders.index(self.id), bytes(TRANSPORT_KEY_BYTES))
@@ -202,12 +204,11 @@ class SecAggDevice(QuantisedDevice):
         state.shares = np.full(shares.shape, ABSENT, np.uint32)
         state.shares[own] = shares[own]
         peers = np.delete(np.arange(len(links.holders)), own)
+        ids = np.array(links.holders, np.int64)[peers]
         rows = np.empty((peers.size, SHARE_BYTES), np.uint8)
-        contents = shares.view(np.uint8)
-        for row, k in zip(rows, peers.tolist(), strict=True):
-            labels = self._share_labels(self.id, links.holders[k])
-            sealed.seal(self._transport_key(k), labels, contents[k], row)
-        return np.array(links.holders, np.int64)[peers], rows
+        seals = self._seals(peers.tolist(), [(self.id, id) for id in ids.tolist()])
+        sealed.seal(seals, shares.view(np.uint8)[peers], rows)
+        return ids, rows
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
         """Decrypt the shares of the peers in U2, which must be at least t - 1.
@@ -215,14 +216,19 @@ class SecAggDevice(QuantisedDevice):
         U2 are the devices that shared keys; this device must add its masks with each of them. If a
         row holds no valid share, this device's answer marks the share as absent.
         """
-        state, index = self.state, self._index
-        for sender, row in zip(senders.tolist(), rows, strict=True):
-            place = index[sender]
-            state.have[place] = True
-            try:
-                state.shares[place] = self._open_share(sender, row, self._transport_key(place))
-            except MessageError as error:
-                self.ignored.append(error)
+        self._once("open its shares")  # their keys are used once
+        state, index, ids = self.state, self._index, senders.tolist()
+        places = [index[sender] for sender in ids]
+        state.have[places] = True
+        seals = self._seals(places, [(sender, self.id) for sender in ids])
+        contents = np.zeros((len(ids), SHARE_BYTES - sealed.TAG_BYTES), np.uint8)
+        closed = sealed.unseal(seals, rows, contents)
+        shares = contents.view("<u4")
+        for k in np.flatnonzero(closed | (shares >= FQ.modulus).any(axis=1)).tolist():
+            reason = sealed.CLOSED if closed[k] else "a share is not a field element"
+            self.ignored.append(MessageError("share_keys", f"device {ids[k]}", reason))
+            shares[k] = ABSENT
+        state.shares[places] = shares
         state.transport_keys = b""
         self._require_members()
 
@@ -230,28 +236,19 @@ class SecAggDevice(QuantisedDevice):
     def _index(self) -> dict[int, int]:
         return {id: k for k, id in enumerate(self._links.holders)}
 
-    def _transport_key(self, place: int) -> bytes:
-        start = TRANSPORT_KEY_BYTES * place
-        return self.state.transport_keys[start : start + TRANSPORT_KEY_BYTES]
+    def _seals(self, places: list[int], pairs: list[tuple[int, int]]) -> Iterator[sealed.Seal]:
+        """Return the seals of the rows between this device and the holders at some places."""
+        derived = keys.cut(self.state.transport_keys, TRANSPORT_KEY_BYTES)
+        chosen = [derived[place] for place in places]
+        return sealed.seals(chosen, self._protocol.name, self._round, pairs)
 
     def _require_members(self) -> None:
         count = int(self.state.have.sum())
         self._require(count, f"go on with {count} devices")
 
-    def _open_share(self, sender: int, row: Payload, key: bytes) -> Elements:
-        phase, name = "share_keys", f"device {sender}"
-        opened = sealed.unseal(key, self._share_labels(sender, self.id), row, phase, sender)
-        limbs = parse_vector(opened, "<u4", KEY_SHARE + SEED_SHARE, phase, name)
-        if (limbs >= FQ.modulus).any():
-            raise MessageError(phase, name, "a share is not a field element")
-        return limbs
-
     def _members(self) -> list[int]:
         """Return the holders in U2, this device included."""
         return [id for id, have in zip(self._links.holders, self.state.have, strict=True) if have]
-
-    def _share_labels(self, sender: int, receiver: int) -> sealed.Labels:
-        return sealed.labels(self._protocol.name, self._round, sender, receiver)
 
     def receive_challenge(self, payload: Payload) -> None:
         """Keep the challenge, which the server draws after the dealing; refuse a second one."""
@@ -296,7 +293,7 @@ class SecAggDevice(QuantisedDevice):
         """Return the holders `ids` without this device, and the secrets of the masks with them."""
         index = self._index
         peers = [id for id in ids if id != self.id]
-        public = [self._links.mask_key(index[id]) for id in peers]
+        public = self._links.public_keys(MASKS, [index[id] for id in peers])
         secrets = keys.agree(self.state.masking.private, public)
         return peers, self._protocol.mask_secrets(self._round, self.id, peers, secrets)
 
@@ -791,10 +788,13 @@ class SecAgg(QuantisedProtocol):
         """Return the hash context of a round's links."""
         return f"hpcfl/1 {self.name} round {round_index} links".encode()
 
-    def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
-        """Return the context that derives a key for one use from the secret of two devices."""
-        low, high = min(i, j), max(i, j)
-        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} {use}".encode()
+    def pair_contexts(
+        self, round_index: int, i: int, peers: Sequence[int], use: str
+    ) -> list[bytes]:
+        """Return the contexts that derive keys for one use from the secrets of `i` and peers."""
+        head = f"hpcfl/1 {self.name} round {round_index} pair"
+        pairs = [(i, j) if i < j else (j, i) for j in peers]
+        return [f"{head} {low} {high} {use}".encode() for low, high in pairs]
 
     def private_mask_key(self, round_index: int, device: int, seed: bytes) -> bytes:
         """Return the key of a device's private mask (eq. 12)."""
@@ -815,7 +815,4 @@ class SecAgg(QuantisedProtocol):
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
     ) -> list[bytes]:
         """Return the keys that device `i` shares with each peer, for one use."""
-        return [
-            keys.derive(secret, self.pair_context(round_index, i, peer, use))
-            for peer, secret in zip(peers, secrets, strict=True)
-        ]
+        return keys.derive_each(secrets, self.pair_contexts(round_index, i, peers, use))

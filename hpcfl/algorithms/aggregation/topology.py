@@ -66,6 +66,7 @@ from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
+SHARES, MASKS = range(2)  # the use of a device's first public key, and of its second
 NEIGHBOUR = np.dtype([("id", "<u4"), ("keys", "u1", ADVERTISED_BYTES)])
 
 
@@ -83,17 +84,14 @@ class Neighbourhood:
     nonce: bytes = field(default=b"", repr=False)  # determines the order, with the keys
 
     def advertised_by(self, index: int) -> bytes:
-        """Return a holder's two keys, the first for shares and the second for masks."""
+        """Return a holder's two keys."""
         start = ADVERTISED_BYTES * index
         return self.advertised[start : start + ADVERTISED_BYTES].tobytes()
 
-    def transport_key(self, index: int) -> bytes:
-        """Return the public key of a holder for encrypting shares."""
-        return self.advertised_by(index)[: keys.KEY_BYTES]
-
-    def mask_key(self, index: int) -> bytes:
-        """Return the public key of a holder for agreeing on masks."""
-        return self.advertised_by(index)[keys.KEY_BYTES :]
+    def public_keys(self, use: int, places: Sequence[int]) -> list[bytes]:
+        """Return the keys of the holders at some places for one use, `SHARES` or `MASKS`."""
+        pairs = self.advertised.reshape(-1, 2, keys.KEY_BYTES)
+        return keys.cut(pairs[places, use].tobytes())
 
     def check_keys(self) -> None:
         """Refuse unusable keys, as errors of their owners.
@@ -101,8 +99,7 @@ class Neighbourhood:
         A key may be listed twice. A device that advertises another's key cannot use it, and a third
         device derives different keys with the two, because the derivation includes ids.
         """
-        for k, id in enumerate(self.holders):
-            check_public_keys(self.advertised_by(k), f"device {id}")
+        check_public_keys(self.advertised.tobytes(), self.holders)
 
 
 @dataclass(frozen=True)

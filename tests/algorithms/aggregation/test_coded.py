@@ -44,6 +44,29 @@ def coded(name, **options):
     return protocol, members, next(id for id in range(30) if id not in members)
 
 
+# Rows
+
+
+def test_a_row_from_a_device_without_a_listed_key_is_no_piece():
+    """The pieces of the others are kept, as they were dealt."""
+    played = play(light(), before="share_masks")
+    device, dealt = played.devices[0], {}
+    for id, dealer in played.devices.items():
+        receivers, rows = dealer.send_share_masks()
+        if id:
+            dealt[id] = rows[receivers.tolist().index(0)]
+    del device.state.transport_keys[3], device.state.transport_keys[8]
+    dealt[5] = dealt[5] ^ 1
+    device.receive_share_masks(np.array([*dealt]), np.stack([*dealt.values()]))
+
+    no_key = "it advertised no key"
+    reasons = {"device 3": no_key, "device 8": no_key, "device 5": "it does not decrypt"}
+    assert reasons == {error.sender: error.reason for error in device.ignored}
+    assert {0, 1, 2, 4, 6, 7} == device.state.pieces.keys()
+    other = play(light(), before=("share_masks", Pattern.GATHER)).devices[0].state.pieces
+    assert all(np.array_equal(piece, other[id]) for id, piece in device.state.pieces.items())
+
+
 # How many pieces, and of how many
 
 

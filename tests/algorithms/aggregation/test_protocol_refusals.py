@@ -223,14 +223,19 @@ def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_t
 
 @pytest.mark.parametrize("name", LINKED)
 def test_a_device_with_the_shares_of_fewer_than_t_devices_refuses_to_go_on(name):
-    played = play(make(name, DEVICES, 12), before="share_keys")
-    device = played.devices[2]
-    senders, rows = shares_by_receiver(played.devices)[2]
+    def received(count):
+        played = play(make(name, DEVICES, 12), before="share_keys")
+        senders, rows = shares_by_receiver(played.devices)[2]
+        return played, (played.devices[2].receive_share_keys, senders[:count], rows[:count])
 
-    error = played.refused(RefusedError, device.receive_share_keys, senders[:3], rows[:3])
+    played, (receive, *shares) = received(3)
+    error = played.refused(RefusedError, receive, *shares)
     assert "refuses to go on with 4 devices: the threshold is 5" in str(error)
-    device.receive_share_keys(senders[:4], rows[:4])
-    assert device.send_masked_input(played.vectors[2]).size
+    played, (receive, *shares) = received(4)
+    receive(*shares)
+    assert played.devices[2].send_masked_input(played.vectors[2]).size
+    error = played.refused(RefusedError, receive, *shares)
+    assert "refuses to open its shares twice in a round" in str(error)
 
 
 def expel(played, *ids):
