@@ -357,6 +357,11 @@ class CohortServer(SecAggServer):
         ):
             add(places, part, out=places)
 
+    def _masked_with(self, id: int) -> list[int]:
+        position, common = self._links.position.tolist(), self._protocol.segments.common
+        peers = super()._masked_with(id)
+        return [peer for peer in peers if any(common(position[id], position[peer]))]
+
     def _remove_masks(self) -> Elements:
         segments, group = self._protocol.segments, self._protocol.summed_in
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):

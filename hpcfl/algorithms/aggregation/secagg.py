@@ -617,11 +617,15 @@ class SecAggServer(SumServer):
 
     def _secrets_with(self, id: int) -> tuple[list[int], list[bytes]]:
         """Return a dropped device's surviving peers, and the secrets of its masks with them."""
-        peers, state = self._links.neighbours(id, self.state.survived), self.state
+        peers, state = self._masked_with(id), self.state
         if id not in state.private:
             return peers, [state.told[id][peer] for peer in peers]
         secrets = keys.agree(state.private[id], [self._mask_public(peer) for peer in peers])
         return peers, self._protocol.mask_secrets(self.round_index, id, peers, secrets)
+
+    def _masked_with(self, id: int) -> list[int]:
+        """Return the survivors that have added masks with a device to the sum."""
+        return self._links.neighbours(id, self.state.survived)
 
     def _mask_public(self, id: int) -> bytes:
         return self.state.public[id][keys.KEY_BYTES :]
