@@ -358,12 +358,9 @@ class CohortServer(SecAggServer):
             add(places, part, out=places)
 
     def _masked_with(self, id: int) -> list[int]:
-        segments, position = self._protocol.segments, self._links.position.tolist()
-        return [
-            peer
-            for peer in super()._masked_with(id)
-            if any(segments.common(position[id], position[peer]))
-        ]
+        position, common = self._links.position.tolist(), self._protocol.segments.common
+        peers = super()._masked_with(id)
+        return [peer for peer in peers if any(common(position[id], position[peer]))]
 
     def _remove_masks(self) -> Elements:
         segments, group = self._protocol.segments, self._protocol.summed_in
