@@ -24,6 +24,7 @@ _LIBC = ctypes.CDLL(None)
 _BYTES = 128
 _SHARED = 1
 # Ranks call Alltoallv right after Alltoall, and most of them leave Gather and Reduce early.
+FOLDER = Path("/dev/shm")  # of files in memory
 _FROM_SERVER = ("Bcast",)
 _OF_ALL = ("Allreduce", "Alltoall", "Barrier")
 
@@ -80,7 +81,7 @@ def gated(comm: MPI.Intracomm) -> MPI.Intracomm | Gated:
     """
     token = np.frombuffer(os.urandom(8), np.uint8).copy()
     comm.Bcast(token, root=SERVER_RANK)
-    path, size = Path(f"/dev/shm/hpcfl-{token.tobytes().hex()}"), _BYTES * comm.size
+    path, size = FOLDER / f"hpcfl-{token.tobytes().hex()}", _BYTES * comm.size
     found = None
     # The server makes the file before the others look for it.
     for turn in (comm.rank == SERVER_RANK, comm.rank != SERVER_RANK):

@@ -40,6 +40,7 @@ class World:
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
         self._control = comm.Dup() if comm is not None else None
+        self._waits: Comm | None = self._control  # the same, for blocking calls
         self.rank = comm.rank if comm is not None else 0
         self.size = comm.size if comm is not None else 1
         self.tolerant = False
@@ -60,7 +61,7 @@ class World:
 
     def _together(self, operation: Callable[[Comm], T]) -> T:
         """Return the result of an operation of all ranks, or of all survivors after a death."""
-        assert self._control is not None
+        assert self._waits is not None
         if self._survivors is not None:
             return self._survivors.together(operation)
         return operation(self._waits)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.hosts import Hosts
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.crypto import native
@@ -27,7 +28,7 @@ from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
-from hpcfl.system.launch import again
+from hpcfl.system.launch import again, netlab_facts
 from hpcfl.system.outputs import RESULTS
 from hpcfl.system.plugins import blamed
 
@@ -226,10 +227,17 @@ def run(
     interruption = current()
     writer, error = None, None
     if transport.has_server:
+        from hpcfl.system.disturbances import SOONER, warnings
+
         try:
             memory.check(job.protocol, hosts.count, world.tolerant)
-            writer = _writer(world, hosts, transport, job, output, command)
+            environment = hosts.environment(world.facts(), transport.placement)
+            environment[SOONER] = _sooner(world, hosts, transport.placement, job, environment)
+            about = output, command, environment
+            writer = _writer(world, hosts, transport.placement, job, *about)
             job.begin(writer.path, writer.run_id)
+            for sentence in warnings(environment):
+                observer.warned(sentence)
         except HpcflError as problem:
             error = problem
             if writer is not None:
@@ -276,24 +284,40 @@ class _Writing(RoundObserver):
         self._writer.append(result.record, result.figures)
 
 
+def _sooner(
+    world: World, hosts: Hosts, place: Placement, job: Job, environment: Mapping[str, Any]
+) -> str | None:
+    """Return the command that gives the same CPU seconds and bytes with a rank for each core.
+
+    None if that is this one, if the ranks have links of their own, or if they may die.
+    """
+    cores = environment["cores_usable"]
+    enough = place.servers + place.helpers + (cores or place.ranks)
+    if place.ranks <= enough or hosts.count > 1 or world.tolerant or netlab_facts():
+        return None
+    what = getattr(job.asked, job.code[0])
+    return again(enough, [job.command, what, "--devices", str(job.devices)])
+
+
 def _writer(
     world: World,
     hosts: Hosts,
-    transport: Transport,
+    place: Placement,
     job: Job,
     output: Path,
     command: Sequence[str] | None,
+    environment: Mapping[str, Any],
 ) -> ResultsWriter:
     """Return the writer of a new results file, or of the one to resume."""
     from hpcfl.results.writer import ResultsWriter, default_path
 
-    place, options, protocol = transport.placement, job.options, job.protocol
+    options, protocol = job.options, job.protocol
     earlier = None if options.resume is None else _earlier(options.resume, job)
     kept = None if earlier is None else job.go_on_from(earlier)
     config = job.config()
     about: dict[str, Any] = {
         "command": shlex.join(command or ["hpcfl", *sys.argv[1:]]),
-        "environment": hosts.environment(world.facts(), place),
+        "environment": environment,
         "at_end": {"stop_reason": "", **hosts.unknown()},
         "rounds": job.rounds,
         "ranks": place.ranks * job.by_rank,

@@ -65,11 +65,34 @@ MPI.get_vendor = lambda: VENDOR
 found = patient.asleep(Comm())
 print(found and found.__name__)
 """
+# One rank alone at its gates.
+GATES = """
+from pathlib import Path
+import sys
+
+from hpcfl.comm import gates
 
 
-def run(program):
+class Comm:
+    rank, size, calls = 0, 1, []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self.calls.append(name)
+
+
+gates.FOLDER = Path(sys.argv[1])
+found = gates.gated(Comm())
+begun = len(Comm.calls)
+found.Barrier()
+found.Bcast(None, root=0)
+found.Send(None)
+print(type(found).__name__, Comm.calls[begun:], [*gates.FOLDER.glob("*")])
+"""
+
+
+def run(program, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", MPI + program],
+        [sys.executable, "-c", MPI + program, *arguments],
         env={"PATH": "", "PMI_RANK": "1", "PMI_SIZE": "3", "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
@@ -111,3 +134,10 @@ def test_ranks_sleep_where_a_host_is_crowded(vendor, size, here, others, expecte
     done = run(about + WAITING)
 
     assert done.stdout == f"{expected}\n", done.stderr
+
+
+@pytest.mark.parametrize(("folder", "kind"), [("", "Gated"), ("none", "Comm")])
+def test_gates_need_memory_in_common_and_leave_no_file(tmp_path, folder, kind):
+    done = run(GATES, tmp_path / folder)
+
+    assert done.stdout == f"{kind} ['Barrier', 'Bcast', 'Send'] []\n", done.stderr
