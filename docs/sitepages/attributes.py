@@ -10,7 +10,7 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import schema
-from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, SOONER
+from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS
 
 _BESIDE_OPTIONS = {
     "protocol": "aggregation protocol; that within which `dp-fedavg` adds its noise",
@@ -44,7 +44,7 @@ ENVIRONMENT = {
     "mapping": "how ranks follow each other on the hosts",
     "binding": "hardware threads that a rank may use, and ranks that share one",
     schema.PLACEMENT: "of each rank its host, the hardware threads it may use, and its devices",
-    SOONER: "the command that gives the same CPU seconds and bytes with a rank for each core",
+    "sooner": "the command that gives the same CPU seconds and bytes with a rank for each core",
     "oversubscription_ratio": "ranks for each core that they may use, on the fullest host",
     "cores_physical": "cores of the host",
     "cores_logical": "its hardware threads",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcfl.comm.gates import Gated, gated
+from hpcfl.comm.gates import POSSIBLE, Gated
 from hpcfl.system import launch
 
 
@@ -91,10 +91,9 @@ def wait(
 
 
 def asleep(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm], Comm] | None:
-    """Return what makes a communicator whose waiting ranks sleep; every rank calls this.
+    """Return what makes a communicator whose waiting ranks sleep, on all ranks that call this.
 
-    Return None, on all ranks, if no host has more ranks than cores. Where the library yields, that
-    suffices for ranks on several hosts.
+    None if no host has more ranks than cores, or if it suffices that the library yields.
     """
     if comm.size == 1:
         return None
@@ -108,5 +107,6 @@ def asleep(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm], Comm] | None:
     crowded, several_hosts = found.tolist()
     if crowded and MPI.get_vendor()[0] not in YIELDING:
         return Patient
-    # A gate would keep asleep those that wait for a dead rank.
-    return gated if crowded and not several_hosts and not launch.survives_deaths() else None
+    # Gates are in the memory of one host, and keep those asleep that wait for a dead rank.
+    gates = POSSIBLE and not several_hosts and not launch.survives_deaths()
+    return Gated if crowded and gates else None

@@ -314,8 +314,11 @@ def communicator() -> MPI.Intracomm:
         mpi4py.rc.thread_level = "funneled"
         # See faults.finalize.
         mpi4py.rc.finalize = not launch.survives_deaths()
-        with machine.long_sleeps((launch.guess_size() or 1) > (os.cpu_count() or 1)):
-            from mpi4py import MPI
+        # While ranks wait for each other to start, Open MPI polls every 0.1 ms.
+        machine.lengthen_sleeps(0.02 * ((launch.guess_size() or 1) > (os.cpu_count() or 1)))
+        from mpi4py import MPI
+
+        machine.lengthen_sleeps(0)
     except (ImportError, RuntimeError) as error:
         raise UsageError(f"MPI cannot be loaded: {error}; 'hpcfl doctor' says more") from None
     return MPI.COMM_WORLD

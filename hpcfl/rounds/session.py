@@ -227,14 +227,12 @@ def run(
     interruption = current()
     writer, error = None, None
     if transport.has_server:
-        from hpcfl.system.disturbances import SOONER, warnings
+        from hpcfl.system.disturbances import warnings
 
         try:
             memory.check(job.protocol, hosts.count, world.tolerant)
-            environment = hosts.environment(world.facts(), transport.placement)
-            environment[SOONER] = _sooner(world, hosts, transport.placement, job, environment)
-            about = output, command, environment
-            writer = _writer(world, hosts, transport.placement, job, *about)
+            environment = _environment(world, hosts, transport.placement, job)
+            writer = _writer(world, hosts, transport, job, output, command, environment)
             job.begin(writer.path, writer.run_id)
             for sentence in warnings(environment):
                 observer.warned(sentence)
@@ -284,25 +282,23 @@ class _Writing(RoundObserver):
         self._writer.append(result.record, result.figures)
 
 
-def _sooner(
-    world: World, hosts: Hosts, place: Placement, job: Job, environment: Mapping[str, Any]
-) -> str | None:
-    """Return the command that gives the same CPU seconds and bytes with a rank for each core.
+def _environment(world: World, hosts: Hosts, place: Placement, job: Job) -> dict[str, Any]:
+    """Return the environment for the record.
 
-    None if that is this one, if the ranks have links of their own, or if they may die.
+    Where ranks share cores, it names the command that has the same results with a rank a core.
     """
-    cores = environment["cores_usable"]
-    enough = place.servers + place.helpers + (cores or place.ranks)
-    if place.ranks <= enough or hosts.count > 1 or world.tolerant or netlab_facts():
-        return None
-    what = getattr(job.asked, job.code[0])
-    return again(enough, [job.command, what, "--devices", str(job.devices)])
+    found = hosts.environment(world.facts(), place)
+    enough = place.servers + place.helpers + (found["cores_usable"] or place.ranks)
+    if place.ranks > enough and not (hosts.count > 1 or world.tolerant or netlab_facts()):
+        typed = [job.command, getattr(job.asked, job.code[0]), "--devices", str(job.devices)]
+        found["sooner"] = again(enough, typed)
+    return found
 
 
 def _writer(
     world: World,
     hosts: Hosts,
-    place: Placement,
+    transport: Transport,
     job: Job,
     output: Path,
     command: Sequence[str] | None,
@@ -311,7 +307,7 @@ def _writer(
     """Return the writer of a new results file, or of the one to resume."""
     from hpcfl.results.writer import ResultsWriter, default_path
 
-    options, protocol = job.options, job.protocol
+    place, options, protocol = transport.placement, job.options, job.protocol
     earlier = None if options.resume is None else _earlier(options.resume, job)
     kept = None if earlier is None else job.go_on_from(earlier)
     config = job.config()

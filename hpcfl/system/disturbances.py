@@ -31,8 +31,6 @@ COUNTERS = {
 # Names of the counters recorded before and after a run.
 BEFORE = tuple(f"before_{name}" for name in COUNTERS)
 AFTER = tuple(f"after_{name}" for name in COUNTERS)
-# The name of the command that gives the same results on fewer ranks, among the recorded facts.
-SOONER = "sooner"
 
 # Smaller values cause no warning: some swapped pages and some stolen time are normal.
 SWAP_BYTES = 1 << 20
@@ -94,7 +92,7 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
     """
     names, hosts = _by_host(environment)
     places: dict[str, list[str]] = {}
-    sooner = environment.get(SOONER) or ""
+    sooner = environment.get("sooner") or ""
     for name, facts in zip(names, hosts, strict=True):
         for sentence in _of_host(facts, sooner):
             places.setdefault(sentence, []).append(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hpcfl.errors import UsageError
@@ -161,17 +161,7 @@ def resident_bytes() -> tuple[float, float]:
     return 1024 * float(now), 1024 * float(peak)
 
 
-@contextmanager
-def long_sleeps(wanted: bool) -> Iterator[None]:
-    """Let sleeps of this thread last up to 20 ms longer, if `wanted` and Linux allows it.
-
-    While ranks wait for each other to start, Open MPI polls every 0.1 ms.
-    """
-    slack = Path("/proc/self/timerslack_ns")
+def lengthen_sleeps(seconds: float) -> None:
+    """Let sleeps of this thread last longer, up to that time; 0 is the default. Only on Linux."""
     with suppress(OSError):
-        if wanted:
-            slack.write_text("20000000")
-    yield
-    with suppress(OSError):
-        if wanted:
-            slack.write_text("0")  # the default
+        Path("/proc/self/timerslack_ns").write_text(f"{seconds * 1e9:.0f}")
