@@ -1,21 +1,28 @@
 """The main job as a user starts it: ``mpirun -n 101 hpcfl bench sparse`` with its defaults.
 
 Measures its elapsed time, the largest resident memory of a device rank, and the time of
-``hpcfl --help``. Run it in the activated environment. Takes about a minute on 2 cores.
+``hpcfl --help``. Measures its CPU time beside that of 101 ranks that only start, and beside that of
+the same devices on 3 ranks. Run it in the activated environment, on an idle machine. Takes about
+two minutes on 2 cores.
 """
 
 from __future__ import annotations
 
+import compileall
 import os
+import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import hpcfl
 from harness import figure
 
-RANKS = 101
+RANKS, FEWER = 101, 3
+START = (sys.executable, "-c", "import numpy; from mpi4py import MPI")
 
 
 def resident_peak_mb(pid: int) -> float:
@@ -42,11 +49,25 @@ def ranks_of(launcher: int) -> dict[int, int]:
     return found
 
 
-def main_job() -> tuple[float, float]:
-    """Return the elapsed seconds, and the largest resident memory of a device rank in MB."""
+def children_cpu_seconds() -> float:
+    """Return the CPU seconds of the launchers that have ended so far, and of their ranks."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def start_cpu_seconds() -> float:
+    """Return the CPU seconds of as many ranks that only load NumPy and MPI."""
+    before = children_cpu_seconds()
+    subprocess.run(["mpirun", "-n", str(RANKS), *START], check=True)
+    return children_cpu_seconds() - before
+
+
+def main_job(ranks: int) -> tuple[float, float, float]:
+    """Return elapsed and CPU seconds, and the largest resident memory of a device rank in MB."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["mpirun", "-n", str(RANKS), "hpcfl", "bench", "sparse", "--output", folder]
-        start = time.perf_counter()
+        command = ["mpirun", "-n", str(ranks), "hpcfl", "bench", "sparse"]
+        command += ["--devices", str(RANKS - 1), "--output", folder]
+        before, start = children_cpu_seconds(), time.perf_counter()
         job = subprocess.Popen(command)
         peak = 0.0
         while job.poll() is None:
@@ -59,7 +80,7 @@ def main_job() -> tuple[float, float]:
         elapsed = time.perf_counter() - start
     if job.returncode:
         raise SystemExit(f"the job failed with status {job.returncode}")
-    return elapsed, peak
+    return elapsed, children_cpu_seconds() - before, peak
 
 
 def help_seconds() -> float:
@@ -74,9 +95,17 @@ def help_seconds() -> float:
 
 def main() -> None:
     figure("hpcfl --help, seconds", help_seconds(), 0.3, " s")
-    elapsed, peak = main_job()
+    # An installed package is compiled, a checkout perhaps not.
+    compileall.compile_dir(Path(hpcfl.__file__).parent, quiet=1)
+    start = start_cpu_seconds()
+    elapsed, cpu, peak = main_job(RANKS)
+    fewer_elapsed, fewer_cpu, _ = main_job(FEWER)
     figure(f"mpirun -n {RANKS} hpcfl bench sparse on {os.cpu_count()} cores", elapsed, 45, " s")
     figure("largest resident memory of a device rank", peak, 80, " MB")
+    figure(f"CPU time of the job / {RANKS} ranks that only start", cpu / start, 2.6)
+    figure(f"CPU time on {FEWER} ranks / {RANKS} ranks", fewer_cpu / cpu, 0.5)
+    figure(f"elapsed time on {FEWER} ranks / {RANKS} ranks", fewer_elapsed / elapsed, 0.7)
+    print(f"CPU seconds: start {start:.1f}, {RANKS} ranks {cpu:.1f}, {FEWER} ranks {fewer_cpu:.1f}")
 
 
 if __name__ == "__main__":

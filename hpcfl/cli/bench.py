@@ -65,7 +65,6 @@ def bench(as_json: bool, **typed: Any) -> None:
     launch.work_together()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
-    warned: set[str] = set()
     options = session.asked(world, wanted)
     warn_of_insecurity(first and options.insecure_seed is not None)
     if first and options.keep_transcript is not None:
@@ -82,9 +81,7 @@ def bench(as_json: bool, **typed: Any) -> None:
         run = load(path)
         summary = summarise(run, part(options, LinkModel))
         for sentence in summary.warnings:
-            if sentence not in warned:
-                warn(sentence)
-                warned.add(sentence)
+            observer.warned(sentence)
         if as_json:
             summaries.append(summary.as_dict())
         else:

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 
 class Spoken(RoundObserver):
-    """Prints warnings and why devices were refused, and calls `progress` after every round."""
+    """Prints each warning once, and why devices were refused; calls `progress` after a round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
+        self._warnings: set[str] = set()
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)
 
     def warned(self, sentence: str) -> None:
-        warn(sentence)
+        if sentence not in self._warnings:
+            warn(sentence)
+            self._warnings.add(sentence)
 
     def ended(self, index: int) -> None:
         self._progress()

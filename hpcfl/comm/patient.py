@@ -8,10 +8,14 @@ cores from the working ones. Here a waiting rank sleeps, and polls at least once
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+
+from hpcfl.comm.gates import POSSIBLE, Gated
+from hpcfl.system import launch
 
 
 class Pace(NamedTuple):
@@ -57,7 +61,7 @@ class Patient:
         return call
 
 
-Comm = MPI.Intracomm | Patient
+Comm = MPI.Intracomm | Patient | Gated
 
 
 def complete(
@@ -86,17 +90,23 @@ def wait(
     return True
 
 
-def needed(comm: MPI.Intracomm) -> bool:
-    """Return whether waiting ranks must sleep to let others work; every rank calls this.
+def asleep(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm], Comm] | None:
+    """Return what makes a communicator whose waiting ranks sleep, on all ranks that call this.
 
-    True on all ranks if any host has more ranks than cores and the library does not yield.
+    None if no host has more ranks than cores, or if it suffices that the library yields.
     """
-    if comm.size == 1 or MPI.get_vendor()[0] in YIELDING:
-        return False
+    if comm.size == 1:
+        return None
     from hpcfl.system import machine
 
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    crowded = np.array([neighbours.size > (machine.usable() or 1)])
+    here = neighbours.size
     neighbours.Free()
-    Patient(comm).Allreduce(MPI.IN_PLACE, crowded, MPI.LOR)
-    return bool(crowded[0])
+    found = np.array([here > (machine.usable() or 1), here < comm.size])
+    Patient(comm).Allreduce(MPI.IN_PLACE, found, MPI.LOR)
+    crowded, several_hosts = found.tolist()
+    if crowded and MPI.get_vendor()[0] not in YIELDING:
+        return Patient
+    # Gates are in the memory of one host, and keep those asleep that wait for a dead rank.
+    gates = POSSIBLE and not several_hosts and not launch.survives_deaths()
+    return Gated if crowded and gates else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import atexit
 import io
+import os
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
-from hpcfl.system import allocator, launch
+from hpcfl.system import allocator, launch, machine
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -39,17 +40,19 @@ class World:
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
         self._control = comm.Dup() if comm is not None else None
+        self._waits: Comm | None = self._control  # the same, for blocking calls
         self.rank = comm.rank if comm is not None else 0
         self.size = comm.size if comm is not None else 1
         self.tolerant = False
         self._survivors: Survivors | None = None
         # Functions that free the communicators of the transports in use.
         self._frees: list[Callable[[], None]] = []
-        self._patient = False
+        self._asleep: Callable[[MPI.Intracomm], Comm] | None = None
         if self._control is not None and self.size > 1:
             from hpcfl.comm import faults, patient
 
-            self._patient = patient.needed(self._control)
+            self._asleep = patient.asleep(self._control)
+            self._waits = self._waiting(self._control)
             # The ranks of a netlab use their own point-to-point collectives.
             if launch.survives_deaths() and not launch.netlab_facts():
                 self.tolerant = True
@@ -58,18 +61,14 @@ class World:
 
     def _together(self, operation: Callable[[Comm], T]) -> T:
         """Return the result of an operation of all ranks, or of all survivors after a death."""
-        assert self._control is not None
+        assert self._waits is not None
         if self._survivors is not None:
             return self._survivors.together(operation)
-        return operation(self._waiting(self._control))
+        return operation(self._waits)
 
     def _waiting(self, comm: MPI.Intracomm) -> Comm:
         """Return the communicator, wrapped so that waiting ranks sleep if that is needed."""
-        if not self._patient:
-            return comm
-        from hpcfl.comm.patient import Patient
-
-        return Patient(comm)
+        return comm if self._asleep is None else self._asleep(comm)
 
     def transport(
         self, devices: int, tolerant: bool = False, servers: int = 1, helpers: int = 0
@@ -105,8 +104,8 @@ class World:
             transport = faults.TolerantTransport(ranks, placement)
             self._frees.append(transport.free)
             return transport
-        self._frees.append(faults.Survivors(ranks).free if self.tolerant else ranks.Free)
         waiting = Star(ranks) if launch.netlab_facts() else self._waiting(ranks)
+        self._frees.append(faults.Survivors(ranks).free if self.tolerant else ranks.Free)
         return MpiTransport(waiting, placement)
 
     def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
@@ -276,7 +275,7 @@ class World:
             "mpi_device": device[1] if device else None,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
             "thread_level": levels[MPI.Query_thread()],
-            "waits_asleep": self._patient,
+            "waits_asleep": self._asleep is not None,
         }
 
 
@@ -315,7 +314,11 @@ def communicator() -> MPI.Intracomm:
         mpi4py.rc.thread_level = "funneled"
         # See faults.finalize.
         mpi4py.rc.finalize = not launch.survives_deaths()
+        # While ranks wait for each other to start, Open MPI polls every 0.1 ms.
+        machine.lengthen_sleeps(0.02 * ((launch.guess_size() or 1) > (os.cpu_count() or 1)))
         from mpi4py import MPI
+
+        machine.lengthen_sleeps(0)
     except (ImportError, RuntimeError) as error:
         raise UsageError(f"MPI cannot be loaded: {error}; 'hpcfl doctor' says more") from None
     return MPI.COMM_WORLD

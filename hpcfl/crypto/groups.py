@@ -349,7 +349,8 @@ class Field(Group):
             return words
         rejected = np.flatnonzero(words >= self.modulus)
         ends = np.cumsum(counts)
-        for owner in np.unique(np.searchsorted(ends, rejected, side="right")).tolist():
+        # A set: np.unique would import numpy.ma, in a first round that is measured.
+        for owner in {*np.searchsorted(ends, rejected, side="right").tolist()}:
             self._replace(words[ends[owner] - counts[owner] : ends[owner]], keys[owner], 0)
         return words
 

@@ -32,12 +32,15 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     peak = machine.resident_bytes()[1] if anew else math.nan
     record = round_.ledger.record
     helped = SPENT_BY_HELPERS if transport.placement.helpers else ()
-    for name in (*SPENT, *helped):
-        total = transport.sum_to_server(getattr(record, name))
-        if total is not None:
-            setattr(record, name, total)
-    longest = transport.max_to_server(elapsed)
-    record.round_seconds = elapsed if longest is None else longest
+    spent = {name: getattr(record, name) for name in (*SPENT, *helped)}
+    # One sum of all: each takes a turn of every rank.
+    mine = np.concatenate([values.ravel() for values in spent.values()], dtype=np.float64)
+    total = transport.sum_to_server(mine)
+    if total is not None:
+        bounds = np.cumsum([values.size for values in spent.values()])[:-1]
+        for (name, values), sums in zip(spent.items(), np.split(total, bounds), strict=True):
+            setattr(record, name, sums.reshape(values.shape).astype(values.dtype))
+    record.round_seconds = elapsed
     _enter_ranks(record, transport, start, round_.stretches, (resident, peak))
     return record
 
@@ -52,12 +55,13 @@ def _enter_ranks(
     """Enter the times and the memory of all ranks into the server's record; every rank calls this.
 
     `began` is the time at which the rank left the barrier before the round. `memory` is its
-    resident memory then and its peak in the round, in bytes. All ranks have the same number of
-    stretches, with the same calls.
+    resident memory then and its peak in the round, in bytes. The record has the elapsed time of the
+    rank. All ranks have the same number of stretches, with the same calls.
     """
     ranks, offset = transport.placement.ranks, transport.clock_offset_seconds
     count = transport.calls.number if not stretches else stretches[-1].calls.stop
     mine = [began + offset, offset, transport.clock_uncertainty_seconds, *memory]
+    mine.append(record.round_seconds)
     mine += [time + offset for each in stretches for time in (each.begin, each.end)]
     everybodys = transport.collect(np.array(mine))
     all_calls = transport.collect(transport.calls.table(count, offset))
@@ -66,6 +70,7 @@ def _enter_ranks(
     # The row of a dead rank is all zeros.
     alive = everybodys[:, 0] > 0
     starts = everybodys[alive, 0]
+    record.round_seconds = float(everybodys[alive, 5].max())
     record.skew_seconds = float(starts.max() - starts.min())
     record.clock_offset_seconds = np.where(alive, everybodys[:, 1], np.nan)
     record.clock_uncertainty_seconds = float(everybodys[alive, 2].max())
@@ -75,7 +80,7 @@ def _enter_ranks(
     sums = {name: np.zeros(shape) for name in ("elapsed", "mpi_seconds", "waiting_seconds")}
     first, last = np.full(shape, np.inf), np.full(shape, -np.inf)
     for index, each in enumerate(stretches):
-        begin, end = everybodys[:, 5 + 2 * index : 7 + 2 * index].T - starts.min()
+        begin, end = everybodys[:, 6 + 2 * index : 8 + 2 * index].T - starts.min()
         phase, numbers = each.phase, slice(each.calls.start, each.calls.stop)
         first[phase], last[phase] = np.minimum(first[phase], begin), np.maximum(last[phase], end)
         sums["elapsed"][phase] += end - begin

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.hosts import Hosts
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.crypto import native
@@ -27,7 +28,7 @@ from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
-from hpcfl.system.launch import again
+from hpcfl.system.launch import again, netlab_facts
 from hpcfl.system.outputs import RESULTS
 from hpcfl.system.plugins import blamed
 
@@ -226,10 +227,15 @@ def run(
     interruption = current()
     writer, error = None, None
     if transport.has_server:
+        from hpcfl.system.disturbances import warnings
+
         try:
             memory.check(job.protocol, hosts.count, world.tolerant)
-            writer = _writer(world, hosts, transport, job, output, command)
+            environment = _environment(world, hosts, transport.placement, job)
+            writer = _writer(world, hosts, transport, job, output, command, environment)
             job.begin(writer.path, writer.run_id)
+            for sentence in warnings(environment):
+                observer.warned(sentence)
         except HpcflError as problem:
             error = problem
             if writer is not None:
@@ -276,6 +282,19 @@ class _Writing(RoundObserver):
         self._writer.append(result.record, result.figures)
 
 
+def _environment(world: World, hosts: Hosts, place: Placement, job: Job) -> dict[str, Any]:
+    """Return the environment for the record.
+
+    Where ranks share cores, it names the command that has the same results with a rank a core.
+    """
+    found = hosts.environment(world.facts(), place)
+    enough = place.servers + place.helpers + (found["cores_usable"] or place.ranks)
+    if place.ranks > enough and not (hosts.count > 1 or world.tolerant or netlab_facts()):
+        typed = [job.command, getattr(job.asked, job.code[0]), "--devices", str(job.devices)]
+        found["sooner"] = again(enough, typed)
+    return found
+
+
 def _writer(
     world: World,
     hosts: Hosts,
@@ -283,6 +302,7 @@ def _writer(
     job: Job,
     output: Path,
     command: Sequence[str] | None,
+    environment: Mapping[str, Any],
 ) -> ResultsWriter:
     """Return the writer of a new results file, or of the one to resume."""
     from hpcfl.results.writer import ResultsWriter, default_path
@@ -293,7 +313,7 @@ def _writer(
     config = job.config()
     about: dict[str, Any] = {
         "command": shlex.join(command or ["hpcfl", *sys.argv[1:]]),
-        "environment": hosts.environment(world.facts(), place),
+        "environment": environment,
         "at_end": {"stop_reason": "", **hosts.unknown()},
         "rounds": job.rounds,
         "ranks": place.ranks * job.by_rank,

@@ -92,8 +92,9 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
     """
     names, hosts = _by_host(environment)
     places: dict[str, list[str]] = {}
+    sooner = environment.get("sooner") or ""
     for name, facts in zip(names, hosts, strict=True):
-        for sentence in _of_host(facts):
+        for sentence in _of_host(facts, sooner):
             places.setdefault(sentence, []).append(name)
     # All hosts of a netlab are one machine.
     if len(hosts) == 1 or environment.get("transport") == "netlab":
@@ -126,7 +127,7 @@ def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, 
     return [*names], hosts
 
 
-def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
+def _of_host(facts: Mapping[str, float], sooner: str) -> Iterator[str]:
     """Yield one sentence for each disturbance of the ranks on a host."""
 
     def grown(name: str) -> float:
@@ -138,7 +139,7 @@ def _of_host(facts: Mapping[str, float]) -> Iterator[str]:
     if cores and ranks > cores:
         yield (
             f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
-            "not"
+            f"not{sooner and f'; the same CPU seconds and bytes come sooner from {sooner}'}"
         )
     # The start of this run itself causes a load of up to one per rank.
     load = facts.get("before_load_1min", 0.0)

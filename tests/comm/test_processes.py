@@ -39,6 +39,8 @@ except ZeroDivisionError:
 """
 # The server's rank of SIZE, HERE of which are on this host, which has four cores; VENDOR is MPI's.
 WAITING = """
+import numpy as np
+
 from hpcfl.system import machine
 
 
@@ -46,7 +48,6 @@ class Comm:
     rank, size = 0, SIZE
 
     def Split_type(self, kind):
-        assert VENDOR[0] == "MPICH"
         neighbours = Comm()
         neighbours.size = HERE
         return neighbours
@@ -55,19 +56,43 @@ class Comm:
         pass
 
     def Iallreduce(self, mine, values, op):
-        values |= OTHERS
+        values |= np.array([OTHERS, HERE < SIZE])
 
 
 patient.wait = lambda requests: True
 machine.usable = lambda: 4
 MPI.get_vendor = lambda: VENDOR
-print(patient.needed(Comm()))
+found = patient.asleep(Comm())
+print(found and found.__name__)
+"""
+# One rank alone at its gates.
+GATES = """
+import sys
+from pathlib import Path
+
+from hpcfl.comm import gates
+
+
+class Comm:
+    rank, size, calls = 0, 1, []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self.calls.append(name)
+
+
+gates.FOLDER = Path(sys.argv[1])
+found = gates.Gated(Comm())
+begun = len(Comm.calls)
+found.Barrier()
+found.Bcast(None, root=0)
+found.Send(None)
+print(Comm.calls[begun:], [*gates.FOLDER.glob("*")])
 """
 
 
-def run(program):
+def run(program, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", MPI + program],
+        [sys.executable, "-c", MPI + program, *arguments],
         env={"PATH": "", "PMI_RANK": "1", "PMI_SIZE": "3", "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
@@ -93,14 +118,25 @@ def test_a_rank_ends_though_abort_returns(call, status, said):
 @pytest.mark.parametrize(
     ("vendor", "size", "here", "others", "expected"),
     [
-        ("MPICH", 5, 5, False, True),
-        # One answer on all ranks: calls of both kinds do not match.
-        ("MPICH", 9, 4, True, True),
-        ("Open MPI", 101, 101, False, False),
+        ("MPICH", 5, 5, False, "Patient"),
+        # One answer on all ranks: calls of different kinds do not match.
+        ("MPICH", 9, 4, True, "Patient"),
+        ("Open MPI", 101, 101, False, "Gated"),
+        # Gates are in the memory of one host.
+        ("Open MPI", 9, 4, True, "None"),
+        # A rank with a core of its own polls, which is faster.
+        ("Open MPI", 4, 4, False, "None"),
+        ("MPICH", 4, 4, False, "None"),
     ],
 )
-def test_ranks_sleep_where_a_host_is_crowded_and_mpi_spins(vendor, size, here, others, expected):
+def test_ranks_sleep_where_a_host_is_crowded(vendor, size, here, others, expected):
     about = f"VENDOR, SIZE, HERE, OTHERS = {(vendor, (1, 0)), size, here, others}\n"
     done = run(about + WAITING)
 
     assert done.stdout == f"{expected}\n", done.stderr
+
+
+def test_gates_let_calls_through_and_leave_no_file(tmp_path):
+    done = run(GATES, tmp_path)
+
+    assert done.stdout == "['Barrier', 'Bcast', 'Send'] []\n", done.stderr

@@ -8,6 +8,7 @@ import pytest
 from launcher import HERE, assert_refused, bench, hpcfl, mpirun, needs_mpirun, python
 
 from hpcfl.results import load
+from hpcfl.system import machine
 
 pytestmark = needs_mpirun
 
@@ -83,6 +84,9 @@ def test_the_main_job_runs_on_101_ranks(tmp_path):
 
     assert (summary["devices"], summary["dim"], summary["theta"]) == (100, 165_000, 0.3)
     assert (summary["rounds_validated"], summary["survivors_mean"]) == (2, 70)
+    if (cores := machine.usable()) < 100:
+        fewer = f"mpirun -n {cores + 1} hpcfl bench sparse --devices 100"
+        assert any(fewer in sentence for sentence in summary["warnings"])
 
 
 def test_own_vectors_are_summed(tmp_path):

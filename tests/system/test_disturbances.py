@@ -67,6 +67,8 @@ def test_what_a_machine_does_not_tell_is_nan_and_no_disturbance(monkeypatch, tmp
         ({"host_ranks": [5]}, "5 ranks on 4 cores: measured seconds show the scheduler"),
         # The run's own ranks are not other programs.
         ({"host_ranks": [101], "before_load_1min": 60.0}, "101 ranks on 4 cores"),
+        ({"host_ranks": [9], "sooner": "mpirun -n 5"}, "bytes come sooner from mpirun -n 5"),
+        ({"sooner": "mpirun -n 5"}, None),
         ({"before_load_1min": 4.6}, "a load of 4.6 on 4 cores before the run"),
         ({"after_swapped_in_bytes": 3e6}, "3 MiB were swapped in and 0 MiB out"),
         ({"after_quota_throttled_seconds": 0.2}, "held threads back for 0.2 s of a run of 10.0 s"),

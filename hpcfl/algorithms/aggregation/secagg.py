@@ -627,10 +627,6 @@ class SecAggServer(SumServer):
         secrets = keys.agree(state.private[id], [self._mask_public(peer) for peer in peers])
         return peers, self._protocol.mask_secrets(self.round_index, id, peers, secrets)
 
-    def _masked_with(self, id: int) -> list[int]:
-        """Return the survivors that have added masks with a device to the sum."""
-        return self._links.neighbours(id, self.state.survived)
-
     def _mask_public(self, id: int) -> bytes:
         return self.state.public[id][keys.KEY_BYTES :]
 
