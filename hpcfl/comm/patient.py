@@ -108,5 +108,5 @@ def asleep(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm], Comm] | None:
     if crowded and MPI.get_vendor()[0] not in YIELDING:
         return Patient
     # Gates are in the memory of one host, and keep those asleep that wait for a dead rank.
-    gates = POSSIBLE and not several_hosts and not launch.survives_deaths()
+    gates = POSSIBLE and not (several_hosts or launch.survives_deaths() or launch.netlab_facts())
     return Gated if crowded and gates else None
