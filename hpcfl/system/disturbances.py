@@ -137,9 +137,12 @@ def _of_host(facts: Mapping[str, float], sooner: str) -> Iterator[str]:
     cores, ranks = facts.get("cores_usable", 0.0), facts.get("ranks", 0.0)
     on_cores = counted(round(cores), "core")
     if cores and ranks > cores:
+        advice = sooner and (
+            f"; the same CPU seconds and bytes come sooner from {sooner}, with your other options"
+        )
         yield (
             f"{ranks:.0f} ranks on {on_cores}: measured seconds show the scheduler, CPU seconds do "
-            f"not{sooner and f'; the same CPU seconds and bytes come sooner from {sooner}'}"
+            f"not{advice}"
         )
     # The start of this run itself causes a load of up to one per rank.
     load = facts.get("before_load_1min", 0.0)
