@@ -44,7 +44,7 @@ ENVIRONMENT = {
     "mapping": "how ranks follow each other on the hosts",
     "binding": "hardware threads that a rank may use, and ranks that share one",
     schema.PLACEMENT: "of each rank its host, the hardware threads it may use, and its devices",
-    "sooner": "the command that, with the run's other options, has the same CPU time and bytes sooner",
+    "sooner": "the command that, with your other options, gives the same CPU time and bytes sooner",
     "oversubscription_ratio": "ranks for each core that they may use, on the fullest host",
     "cores_physical": "cores of the host",
     "cores_logical": "its hardware threads",
