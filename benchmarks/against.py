@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("earlier", type=Path, help="a checkout of the earlier version")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
-    columns = COLUMNS if native.lib25519() and native.mask_kernel() else COLUMNS[:2]
+    columns = COLUMNS if native.lib25519() and native.masker() else COLUMNS[:2]
     for name in arguments.cases or CASES:
         case = CASES[name]
         times = np.empty((case.launches, 1 + len(columns)))

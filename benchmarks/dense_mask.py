@@ -51,7 +51,7 @@ def main() -> None:
     vectors = {name: group.reduce(np.arange(DIM)) for name, group in GROUPS.items()}
 
     def by_numpy() -> None:
-        with patch.object(native, "mask_kernel", lambda: None):
+        with patch.object(native, "masker", lambda: None):
             GROUPS["fq"].add_masks(vectors["fq"], keys, signs)
 
     works: dict[str, Callable[[], object]] = {"bare": partial(bare, keys), "NumPy": by_numpy}
@@ -69,7 +69,7 @@ def main() -> None:
     figure(
         "mask of N = 100, d = 1,663,370 in fq, NumPy / bare keystream", ratio("NumPy", "bare"), 1.58
     )
-    if native.mask_kernel():
+    if native.masker():
         figure("the same with the compiled kernel", ratio("fq", "bare"), 1.15)
     figure("the same in ring32", ratio("ring32", "bare"), 1.5)
     figure("mask at 16 bits / at 32 bits", ratio("ring16", "ring32"), 0.6)

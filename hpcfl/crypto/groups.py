@@ -67,6 +67,17 @@ class Group(ABC):
         """Whether an element has as many bits on the wire as in memory."""
         return self.bits == 8 * self.dtype.itemsize
 
+    @property
+    def _of_words(self) -> tuple[int, int]:
+        """The first word that is no element, or 0 if all are, and the bits of a word that count."""
+        return 0, (1 << self.bits) - 1
+
+    def _kernel(self) -> native.Masker | None:
+        return native.masker()
+
+    def _mend(self, vector: Elements, words: Elements, key: bytes, sign: int, first: int) -> None:
+        """Replace the words of a mask, part of a sum by now, that are no elements."""
+
     def wire_bytes(self, count: int) -> int:
         """Return the number of bytes of `count` elements on the wire."""
         return -(-self.bits * count // 8)
@@ -201,6 +212,15 @@ class Group(ABC):
         block = np.empty(longest + keystream.TAG_BYTES, np.uint8)
         count = max(1, longest // self.dtype.itemsize)
         words = block[:longest].view(self.dtype)
+        kernel = self._kernel()
+        if kernel and kernel.opens_streams and keystream.counts(longest):
+            for start in range(part.start, part.stop, count):
+                some, place = vector[start : min(start + count, part.stop)], first + start
+                number = place * self.dtype.itemsize // keystream.CIPHER_BYTES
+                for bad in kernel.add(some, words, self._of_words, keys, signs, number):
+                    self._mend(some, words[: some.size], keys[bad], signs[bad], place)
+                self._lowest(some)
+            return
         if not behind and part.stop <= count and keystream.at_once(longest):
             masks = zip(keys, map(AESGCM, keys), signs, strict=True)
             self._mask_block(vector[part], masks, words, keystream.beginner(block), first)
@@ -340,6 +360,14 @@ class Field(Group):
     def adder(self, count: int) -> Adder:
         return _Carried(self, count) if self.bits == 32 else Adder(self, count)
 
+    @property
+    def _of_words(self) -> tuple[int, int]:
+        return self.modulus, (1 << self.bits) - 1
+
+    def _kernel(self) -> native.Masker | None:
+        # Where more words are rejected, replacing them one key at a time is slower than NumPy.
+        return native.masker() if self.bits > 16 else None
+
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
 
@@ -357,9 +385,12 @@ class Field(Group):
     def _mask_block(
         self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
-        kernel = native.mask_kernel()
-        if kernel is not None:
-            self._mask_by(kernel, vector, masks, words, fill, first)
+        if kernel := self._kernel():
+            add = kernel.adder(vector, words, self._of_words)
+            for key, cipher, sign in masks:
+                fill(cipher)
+                if add(sign):
+                    self._mend(vector, words, key, sign, first)
             return
         if self.bits < 32:
             self._mask_words(vector, masks, words, fill, first)
@@ -385,32 +416,15 @@ class Field(Group):
                 self.fold(vector, carries)
         self.fold(vector, carries)
 
-    def _mask_by(
-        self,
-        kernel: native.Mask,
-        vector: Elements,
-        masks: Iterable[Mask],
-        words: Elements,
-        fill: Fill,
-        first: int,
-    ) -> None:
-        """Add masks by the compiled kernel."""
-        width, low = self.dtype.itemsize, (1 << self.bits) - 1
-        # The vector may be a part of a message.
-        assert vector.flags.c_contiguous
-        where, there, count = vector.ctypes.data, words.ctypes.data, vector.size
-        for key, cipher, sign in masks:
-            fill(cipher)
-            if kernel(where, there, count, width, self.modulus, low, sign < 0):
-                rejected = np.flatnonzero(self._lowest(words) >= self.modulus)
-                # What the kernel added wraps around with the words, and so does its opposite.
-                added = words[rejected] if sign > 0 else self.modulus - words[rejected]
-                added[added == self.modulus] = 0
-                self._replace(words, key, first)
-                vector[rejected] = self.reduce(
-                    (vector[rejected] - added).astype(np.int64)
-                    + sign * words[rejected].astype(np.int64)
-                )
+    def _mend(self, vector: Elements, words: Elements, key: bytes, sign: int, first: int) -> None:
+        rejected = np.flatnonzero(self._lowest(words) >= self.modulus)
+        # What the kernel added wraps around with the words, and so does its opposite.
+        added = words[rejected] if sign > 0 else self.modulus - words[rejected]
+        added[added == self.modulus] = 0
+        self._replace(words, key, first)
+        vector[rejected] = self.reduce(
+            (vector[rejected] - added).astype(np.int64) + sign * words[rejected].astype(np.int64)
+        )
 
     def fold(self, words: Elements, carries: NDArray[np.integer[Any]]) -> None:
         """Reduce sums that wrapped around to elements, and reset the counts of their overflows."""

@@ -1,9 +1,9 @@
 /* Compiled code of hpcfl/crypto/native.py.
  *
- * hpcfl_mask adds a block of keystream to a vector over a field, in one pass. A word of the keystream
- * is cut to the bits of `low`. One above the modulus, which is no element, is added as it is, and is
- * subtracted less the modulus, all modulo 2^(bits of the type); the modulus itself changes nothing.
- * The function returns whether there was one: the caller undoes it.
+ * hpcfl_mask adds blocks of keystream to a vector over a field, each in one pass. A word of the
+ * keystream is cut to the bits of `low`. One above the modulus, which is no element, is added as it
+ * is, and is subtracted less the modulus, all modulo 2^(bits of the type); the modulus itself changes
+ * nothing. The caller undoes it. A modulus of 0 is that of a ring, 2^(bits of the type).
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@
             type less = (type)(old - word);                                                       \
             vector[k] = old < word ? (type)(less + modulus) : less;                               \
         }                                                                                         \
-        return largest >= modulus;                                                                \
+        return modulus && largest >= modulus;                                                     \
     }
 
 #define EACH_WIDTH(suffix, target)           \
@@ -46,21 +46,53 @@ EACH_WIDTH(_avx2, __attribute__((target("avx2"))))
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* Adds `count` words of `bytes` bytes each to `vector`, or subtracts them. Returns 1 if a word was
- * rejected, 0 if none was, and -1 for words of another size. */
-EXPORTED int hpcfl_mask(void *vector, const void *words, size_t count, int bytes, uint32_t modulus,
-                        uint32_t low, int subtract)
+/* Returns 1 if a word was rejected, 0 if none was, and -1 for words of another size. */
+static int mask(void *vector, const void *words, size_t size, int bytes, uint32_t modulus,
+                uint32_t low, int subtract)
 {
     switch (bytes) {
     case 1:
-        return BEST(8)(vector, words, count, (uint8_t)modulus, (uint8_t)low, subtract);
+        return BEST(8)(vector, words, size, (uint8_t)modulus, (uint8_t)low, subtract);
     case 2:
-        return BEST(16)(vector, words, count, (uint16_t)modulus, (uint16_t)low, subtract);
+        return BEST(16)(vector, words, size, (uint16_t)modulus, (uint16_t)low, subtract);
     case 4:
-        return BEST(32)(vector, words, count, modulus, low, subtract);
+        return BEST(32)(vector, words, size, modulus, low, subtract);
     default:
         return -1;
     }
+}
+
+/* AES-128-CTR of OpenSSL. */
+typedef struct {
+    void *(*create)(void);
+    int (*init)(void *, const void *, void *, const uint8_t *, const uint8_t *);
+    int (*update)(void *, uint8_t *, int *, const uint8_t *, int);
+    void (*destroy)(void *);
+    const void *mode;
+} aes;
+enum { AES_BYTES = 16 };
+
+/* Adds `size` words of `bytes` bytes each of the keystreams of keys to `vector`, or subtracts those of
+ * `minus`. The keys lie end to end, and each keystream begins with the same counter. Without `f`, there
+ * is one key, whose `words` the caller made. Returns the number of the first key from `begin` on with
+ * a rejected word, of which `words` are left, or `count`, or -1 where this cannot be computed. */
+EXPORTED long hpcfl_mask(void *vector, uint8_t *words, size_t size, int bytes, uint32_t modulus,
+                         uint32_t low, const aes *f, const uint8_t *zeros, const uint8_t *keys,
+                         const uint8_t *counter, const uint8_t *minus, long begin, long count)
+{
+    void *context = f ? f->create() : NULL;
+    int rejected = 0, written, works = !f || (context && f->init(context, f->mode, NULL, NULL, NULL));
+    long k = begin;
+    for (; works && k < count; k++) {
+        works = !f || (f->init(context, NULL, NULL, keys + AES_BYTES * k, counter) &&
+                       f->update(context, words, &written, zeros, (int)(size * bytes)));
+        rejected = works ? mask(vector, words, size, bytes, modulus, low, minus[k]) : -1;
+        if (rejected)
+            break;
+    }
+    if (context)
+        f->destroy(context);
+    return works && rejected >= 0 ? k : -1;
 }
 
 /* SHA-256 of OpenSSL, and room for its state. */

@@ -37,10 +37,14 @@ def open_stream(key: bytes, stream: int = 0, block: int = 0) -> CipherContext:
 
     It begins with the 16-byte block number `block`, below 2**32 - 2, of stream number `stream`.
     """
-    nonce = stream.to_bytes(_NONCE_BYTES, "big")
     if block or not gcm_is_faster():
-        return _counting(key, nonce + (_FIRST + block).to_bytes(4, "big"))
-    return _sealing(key, nonce)
+        return _counting(key, counter(block, stream))
+    return _sealing(key, stream.to_bytes(_NONCE_BYTES, "big"))
+
+
+def counter(block: int, stream: int = 0) -> bytes:
+    """Return the counter block with which a stream continues at a block number."""
+    return stream.to_bytes(_NONCE_BYTES, "big") + (_FIRST + block).to_bytes(4, "big")
 
 
 def _counting(key: bytes, counter: bytes) -> CipherContext:
@@ -66,6 +70,11 @@ def gcm_is_faster() -> bool:
             tries.append(time.thread_time() - start)
         seconds.append(min(tries))
     return seconds[1] < seconds[0]
+
+
+def counts(size: int) -> bool:
+    """Return whether compiled code, which only counts, is the fastest way to `size` bytes."""
+    return size <= SHORT_BYTES or not gcm_is_faster()
 
 
 def at_once(size: int) -> bool:

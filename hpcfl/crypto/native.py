@@ -1,7 +1,7 @@
 """Compiled code that computes what NumPy and `cryptography` compute, only faster, if it is there.
 
-- ``kernel.c`` adds masks to vectors over fields, and derives keys in batches with the SHA-256 of
-  the OpenSSL that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
+- ``kernel.c`` adds masks to vectors, and derives keys in batches, with AES and SHA-256 of the OpenSSL
+  that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
 
@@ -10,19 +10,20 @@ What fails a known answer is not used. With ``HPCFL_NATIVE=0`` in the environmen
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 
 POINT_BYTES = 32
-# Adds to the vector at an address (or subtracts) words at another address; see kernel.c.
-Mask = Callable[[int, int, int, int, int, int, int], int]
 # RFC 7748, section 5.2, the second test vector: scalar, u-coordinate, and their product.
 _KNOWN = (
     "4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d",
@@ -49,19 +50,101 @@ def _kernel() -> ctypes.CDLL | None:
         return None
 
 
+def _openssl(*names: str) -> list[Any]:
+    """Return functions of the OpenSSL that Python's hashlib uses."""
+    import _hashlib
+
+    openssl = ctypes.CDLL(_hashlib.__file__)
+    return [getattr(openssl, name) for name in names]
+
+
+def _places(functions: Iterable[Any]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return what `kernel.c` takes for a structure of pointers to functions."""
+    places = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
+    return (ctypes.c_void_p * len(places))(*places)
+
+
+class Masker:
+    """Adds masks to vectors of a group in one pass; see `hpcfl_mask` of ``kernel.c``.
+
+    `words` are the first word that is no element of the group, or 0 if all are, and the number of
+    bits of a word that count.
+    """
+
+    def __init__(self) -> None:
+        self._mask = getattr(_kernel(), "hpcfl_mask")  # noqa: B009 - there may be no kernel
+        self._mask.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint32),
+            *(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
+            *(ctypes.c_char_p, ctypes.c_long, ctypes.c_long),
+        ]
+        self._mask.restype = ctypes.c_long
+        self._aes: ctypes.Array[ctypes.c_void_p] | None = None
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            *calls, mode = _openssl(
+                *("EVP_CIPHER_CTX_new", "EVP_EncryptInit_ex", "EVP_EncryptUpdate"),
+                *("EVP_CIPHER_CTX_free", "EVP_aes_128_ctr"),
+            )
+            mode.restype = ctypes.c_void_p
+            self._aes = _places([*calls, mode()])
+
+    @property
+    def opens_streams(self) -> bool:
+        """Whether OpenSSL is there, which `add` needs."""
+        return self._aes is not None
+
+    def add(
+        self,
+        vector: NDArray[Any],
+        block: NDArray[Any],
+        words: tuple[int, int],
+        keys: Sequence[bytes],
+        signs: Sequence[int],
+        first: int,
+    ) -> Iterator[int]:
+        """Add keystreams from their 16-byte block number `first` on, by way of `block`.
+
+        Yield the number of each key with rejected words; `block` then holds its words.
+        """
+        minus, counter = bytes(sign < 0 for sign in signs), keystream.counter(first)
+        made = self._aes, keystream.ZEROS.ctypes.data, b"".join(keys), counter
+        done, call = -1, partial(self._mask, *_arrays(vector, block), *words, *made, minus)
+        while (done := call(done + 1, len(keys))) < len(keys):
+            if done < 0:
+                raise OSError("OpenSSL makes no keystreams")
+            yield done
+
+    def adder(
+        self, vector: NDArray[Any], block: NDArray[Any], words: tuple[int, int]
+    ) -> Callable[[int], bool]:
+        """Return a function that adds what `block` holds with a sign.
+
+        It returns whether there were rejected words.
+        """
+        call = partial(self._mask, *_arrays(vector, block), *words, None, None, None, None)
+        return lambda sign: call(b"\0" if sign > 0 else b"\1", 0, 1) == 0
+
+
+def _arrays(vector: NDArray[Any], block: NDArray[Any]) -> tuple[int, int, int, int]:
+    assert vector.flags.c_contiguous  # it may be a part of a message
+    return vector.ctypes.data, block.ctypes.data, vector.size, vector.itemsize
+
+
 @cache
-def mask_kernel() -> Mask | None:
-    """Return the function of ``kernel.c`` that adds masks, or None."""
-    kernel: Mask | None = getattr(_kernel(), "hpcfl_mask", None)
-    if kernel is None:
+def masker() -> Masker | None:
+    """Return what adds masks by ``kernel.c``, or None."""
+    vector, block = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
+    try:
+        found = Masker()
+        right = found.adder(vector, block, (251, 255))(1) and vector.tolist() == [10, 6, 264]
+        if found.opens_streams:
+            key = bytes(range(keystream.KEY_BYTES))
+            right &= not [*found.add(vector, block, (0, 2**32 - 1), [key], [-1], 0)]
+            vector += keystream.read([key], [vector.nbytes]).view(np.uint32)
+            right &= vector.tolist() == [10, 6, 264]
+    except (OSError, AttributeError):
         return None
-    kernel.argtypes = [  # type: ignore[attr-defined]
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-        *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int),
-    ]
-    vector, words = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
-    rejected = kernel(vector.ctypes.data, words.ctypes.data, 3, 4, 251, 255, 0)
-    return kernel if rejected and vector.tolist() == [10, 6, 264] else None
+    return found if right else None
 
 
 class Deriver:
@@ -70,12 +153,7 @@ class Deriver:
     LONGEST = 32  # length of a key in bytes
 
     def __init__(self) -> None:
-        import _hashlib
-
-        openssl = ctypes.CDLL(_hashlib.__file__)
-        names = ("SHA256_Init", "SHA256_Update", "SHA256_Final")
-        places = [ctypes.cast(getattr(openssl, name), ctypes.c_void_p) for name in names]
-        self._hash = (ctypes.c_void_p * len(places))(*places)
+        self._hash = _places(_openssl("SHA256_Init", "SHA256_Update", "SHA256_Final"))
         self._derive = getattr(_kernel(), "hpcfl_derive")  # noqa: B009 - there may be no kernel
         self._derive.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p),
@@ -146,7 +224,7 @@ def facts() -> dict[str, str]:
     library = lib25519()
     return {
         "keystream_mode": "AES-GCM" if keystream.gcm_is_faster() else "AES-CTR",
-        "masks_added_by": "NumPy" if mask_kernel() is None else "the compiled kernel",
+        "masks_added_by": "NumPy" if masker() is None else "the compiled kernel",
         "keys_derived_by": "cryptography" if deriver() is None else "the compiled kernel",
         "keys_agreed_by": "cryptography" if library is None else library.name,
     }

@@ -62,6 +62,7 @@ def fake_streams(monkeypatch):
 
         monkeypatch.setattr(keystream, "open_stream", open_stream)
         monkeypatch.setattr(keystream, "at_once", lambda size: False)
+        monkeypatch.setattr(keystream, "counts", lambda size: False)
 
     return use
 

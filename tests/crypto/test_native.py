@@ -16,42 +16,45 @@ from hpcfl.results.pooling import MACHINE
 from hpcfl.system import doctor, environment
 
 deriver = pytest.mark.skipif(native.deriver() is None, reason="hashlib has no SHA256_Init")
-kernel = pytest.mark.skipif(native.mask_kernel() is None, reason="kernel.c was not compiled")
+kernel = pytest.mark.skipif(native.masker() is None, reason="kernel.c was not compiled")
 library = pytest.mark.skipif(native.lib25519() is None, reason="no lib25519 where the linker looks")
 FIELDS = [FQ, *(group for group in GROUPS.values() if group.name.startswith("field"))]
-# Half, a quarter of all words are rejected, in words of 32 and of 16 bits.
-FIELDS += [Field(2**31 - 1, "half"), Field(3 * 2**30 + 1, "quarter"), Field(40961, "third", 16)]
+RINGS = [group for group in GROUPS.values() if group.name.startswith("ring")]
+# Half, a quarter of all words are rejected.
+REJECTING = [Field(2**31 - 1, "half"), Field(3 * 2**30 + 1, "quarter")]
+
+
+@kernel
+@pytest.mark.parametrize("group", [*FIELDS, *REJECTING, *RINGS], ids=lambda group: group.name)
+def test_masks_by_the_kernel_are_those_of_numpy(group, monkeypatch):
+    """At all lengths around those of vector instructions, over several blocks, with both signs.
+
+    With keystreams of the kernel, and with those of the faster mode of `cryptography`.
+    """
+    for count in (*range(1, 70), 8191, 70_001, 140_000):
+        vector = np.random.default_rng(count).integers(0, group.modulus, count)
+        vector[:1] = group.modulus - 1
+        vector = vector.astype(group.dtype)
+        secrets, signs = fixed_keys(5, seed=count), [1, -1, -1, 1, 1]
+        found = [group.add_masks(vector, secrets, signs)]
+        with monkeypatch.context() as without:
+            without.setattr(keystream, "counts", lambda size: False)
+            found.append(group.add_masks(vector, secrets, signs))
+            without.setattr(native, "masker", lambda: None)
+            expected = group.add_masks(vector, secrets, signs)
+        assert all(np.array_equal(each, expected) for each in found)
 
 
 @kernel
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_masks_by_the_kernel_are_those_of_numpy(field, monkeypatch):
-    """At all lengths around those of vector instructions, over several blocks, with both signs."""
-    for count in (*range(1, 70), 8191, 70_001, 140_000):
-        vector = np.random.default_rng(count).integers(0, field.modulus, count)
-        vector[:1] = field.modulus - 1
-        vector = vector.astype(field.dtype)
-        secrets, signs = fixed_keys(5, seed=count), [1, -1, -1, 1, 1]
-        found = field.add_masks(vector, secrets, signs)
-        with monkeypatch.context() as without:
-            without.setattr(native, "mask_kernel", lambda: None)
-            assert np.array_equal(found, field.add_masks(vector, secrets, signs))
-
-
-@kernel
-@pytest.mark.parametrize("field", FIELDS[:7], ids=lambda field: field.name)
 def test_the_kernel_adds_and_subtracts_as_integers_do_at_the_ends_of_the_field(field):
     ends = np.array([0, 1, field.modulus // 2, field.modulus - 2, field.modulus - 1], field.dtype)
     vector, words = (part.reshape(-1).copy() for part in np.meshgrid(ends, ends))
-    for subtract in (0, 1):
+    for sign in (1, -1):
         found = vector.copy()
-        low = (1 << field.bits) - 1
-        rejected = native.mask_kernel()(
-            *(found.ctypes.data, words.ctypes.data, found.size, field.dtype.itemsize),
-            *(field.modulus, low, subtract),
-        )
-        expected = vector.astype(object) + (-1 if subtract else 1) * words.astype(object)
-        assert rejected == 0
+        add = native.masker().adder(found, words, (field.modulus, (1 << field.bits) - 1))
+        assert not add(sign)
+        expected = vector.astype(object) + sign * words.astype(object)
         assert (expected % field.modulus).tolist() == found.tolist()
 
 
@@ -98,18 +101,33 @@ def test_what_fails_a_known_answer_is_not_used(monkeypatch):
     monkeypatch.setattr(native, "Lib25519", lambda: wrong)
     assert native.lib25519.__wrapped__() is None
 
-    def broken(*arguments):
-        return 0
-
-    library = SimpleNamespace(hpcfl_mask=broken, hpcfl_derive=broken)
-    monkeypatch.setattr(native, "_kernel", lambda: library)
-    assert native.mask_kernel.__wrapped__() is None
-    assert native.deriver.__wrapped__() is None
-    broken = lambda *arguments: 1  # noqa: E731 - keys of zeros
-    library.hpcfl_derive = broken
-    assert native.deriver.__wrapped__() is None
+    for told in (0, 1):  # nothing is computed
+        library = SimpleNamespace(
+            hpcfl_mask=lambda *arguments, told=told: told,
+            hpcfl_derive=lambda *arguments, told=told: told,
+        )
+        monkeypatch.setattr(native, "_kernel", lambda library=library: library)
+        assert native.masker.__wrapped__() is None
+        assert native.deriver.__wrapped__() is None
     monkeypatch.setattr(native, "_kernel", lambda: None)
-    assert native.mask_kernel.__wrapped__() is None is native.deriver.__wrapped__()
+    assert native.masker.__wrapped__() is None is native.deriver.__wrapped__()
+
+
+@kernel
+def test_a_keystream_that_is_wrong_is_not_used(monkeypatch):
+    monkeypatch.setattr(keystream, "counter", lambda block: (1 + block).to_bytes(16, "big"))
+    assert native.masker.__wrapped__() is None
+
+
+@kernel
+def test_masks_are_added_by_the_kernel_where_hashlib_has_no_openssl(monkeypatch):
+    monkeypatch.setattr(native, "_openssl", lambda *names: [getattr(os, name) for name in names])
+    monkeypatch.setattr(native, "masker", native.masker.__wrapped__)
+    assert not native.masker().opens_streams
+    assert (
+        FQ.add_masks(np.zeros(9, np.uint32), [bytes(16)], [1]).tolist()
+        == FQ.elements([bytes(16)], [9]).tolist()
+    )
 
 
 def test_nothing_compiled_is_used_if_the_environment_says_so():
