@@ -77,6 +77,7 @@ class Group(ABC):
 
     def _mend(self, vector: Elements, words: Elements, key: bytes, sign: int, first: int) -> None:
         """Replace the words of a mask, part of a sum by now, that are no elements."""
+        raise AssertionError("all words are elements of a ring")
 
     def wire_bytes(self, count: int) -> int:
         """Return the number of bytes of `count` elements on the wire."""

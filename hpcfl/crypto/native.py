@@ -1,7 +1,7 @@
 """Compiled code that computes what NumPy and `cryptography` compute, only faster, if it is there.
 
-- ``kernel.c`` adds masks to vectors, and derives keys in batches, with AES and SHA-256 of the OpenSSL
-  that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
+- ``kernel.c`` adds masks to vectors, and derives keys in batches. It calls AES and SHA-256 of the
+  OpenSSL that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
 
@@ -67,8 +67,8 @@ def _places(functions: Iterable[Any]) -> ctypes.Array[ctypes.c_void_p]:
 class Masker:
     """Adds masks to vectors of a group in one pass; see `hpcfl_mask` of ``kernel.c``.
 
-    `words` are the first word that is no element of the group, or 0 if all are, and the number of
-    bits of a word that count.
+    `words` are the first word that is no element of the group, or 0 if all are, and the bits of a
+    word that count.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def masker() -> Masker | None:
     try:
         found = Masker()
         right = found.adder(vector, block, (251, 255))(1) and vector.tolist() == [10, 6, 264]
-        if found.opens_streams:
+        if right and found.opens_streams:
             key = bytes(range(keystream.KEY_BYTES))
             right &= not [*found.add(vector, block, (0, 2**32 - 1), [key], [-1], 0)]
             vector += keystream.read([key], [vector.nbytes]).view(np.uint32)
