@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +34,7 @@ from hpcfl.results.comparison import Comparison
 from hpcfl.results.selection import select
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver
+from hpcfl.values import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

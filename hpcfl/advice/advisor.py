@@ -10,7 +10,6 @@ protocols; it relies on what they declare.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -30,6 +29,7 @@ from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
+from hpcfl.values import asdict, dataclass, replace
 
 # Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
 # cheaper in all but one of a hundred pairs (docs/prediction.md).

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
 from hpcfl.crypto.groups import Signed
 from hpcfl.crypto.keys import SecretSource, derive, insecure_stream, system_secrets
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass, field
 
 NoiseSecrets = Callable[[int, int], SecretSource]
 """From the number of a round that is played, and whose noise it is, to where its secret bytes come

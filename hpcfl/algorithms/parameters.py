@@ -1,6 +1,5 @@
 """The parameters of an aggregation protocol, checked before a run starts."""
 
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +11,7 @@ from hpcfl.options.definition import again, described
 from hpcfl.options.protocols import DEFAULT_LEVELS, ProtocolOptions
 from hpcfl.options.shared import DEVICES, DIM, SeedOptions
 from hpcfl.privacy.population import count_of
+from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import Group, Signed
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass
 
 # Number of coordinates to process at a time, in cache, without copies of the whole vector. Larger
 # blocks would make the operating system allocate and clear memory anew each time.

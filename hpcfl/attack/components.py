@@ -8,7 +8,6 @@ uniform in the group.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hpcfl.attack.stripping import Adversary, alone
 from hpcfl.attack.transcript import Transcript
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report.table import Facts, paragraph
+from hpcfl.values import asdict, dataclass
 
 # Allowed deviation of a count from its mean, in standard errors: exceeded once in 1.7 million runs.
 STANDARD_ERRORS = 5

@@ -9,7 +9,6 @@ the masks that it shares with other honest survivors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import cast
 
@@ -28,6 +27,7 @@ from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.values import dataclass
 
 # Devices, each with the secret that determines its masks with a given device.
 Known = list[tuple[int, bytes]]

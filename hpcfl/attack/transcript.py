@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import Threat
 from hpcfl.rounds.observer import RoundObserver, Scene
 from hpcfl.system import files, outputs
+from hpcfl.values import asdict, dataclass
 
 FORMAT = "hpcfl transcript 3"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"

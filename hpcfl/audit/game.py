@@ -6,7 +6,6 @@ The observation of a round becomes a log-likelihood ratio, which is large if the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.audit.devices import Devices, local_options
 from hpcfl.audit.instance import Instance
 from hpcfl.privacy.accounting.account import REPLACE_RECORD, REPLACE_USER
+from hpcfl.values import dataclass, replace
 
 Floats = NDArray[np.float64]
 

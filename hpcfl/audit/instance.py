@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcfl.algorithms import federated
@@ -18,6 +17,7 @@ from hpcfl.options.definition import (
 )
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
+from hpcfl.values import dataclass, field, fields
 
 # Instances are small, because one runs thousands of times, one device after the other.
 _SMALL: dict[str, Any] = {"at_least": 1, "at_most": 10_000}

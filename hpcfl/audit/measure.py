@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
+from hpcfl.values import asdict, dataclass
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, pairwise
 
 import numpy as np
@@ -26,6 +25,7 @@ from hpcfl.comm.placement import SERVER_RANK, Placement, within
 from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.transport import WINDOW_BYTES, Cuts, Part, Produce
 from hpcfl.errors import HpcflError
+from hpcfl.values import dataclass
 
 # No call moves more bytes than this: MPI counts with 32 bits.
 CALL_BYTES = 1 << 30

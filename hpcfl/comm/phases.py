@@ -50,7 +50,6 @@ increasing order. Its ``total`` is that sum, in the units of :meth:`Device.contr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -58,6 +57,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass
 
 # The size of the envelope in front of every message (see `hpcfl.comm.envelope`).
 ENVELOPE_BYTES = 16

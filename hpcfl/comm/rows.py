@@ -6,7 +6,6 @@ The label belongs to the transport. It is not part of a message, and not entered
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +14,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.phases import Ids, Rows
 from hpcfl.comm.placement import within
 from hpcfl.comm.scratch import pages
+from hpcfl.values import dataclass
 
 LABEL_BYTES = 4
 # The approximate size of the pieces in which a rank sends or holds the rows of a step, and of the

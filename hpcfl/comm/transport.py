@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
+from hpcfl.values import dataclass
 
 # The bytes that all ranks send in one window of a gather, unless a single message is larger.
 WINDOW_BYTES = 1 << 25

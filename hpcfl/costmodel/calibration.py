@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.work import Terms
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import outputs
+from hpcfl.values import dataclass, field
 
 FORMAT = "hpcfl-calibration/8"
 # The term that every party has once in a round.

@@ -8,7 +8,6 @@ time of one process on this machine.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.aggregation import work
@@ -20,6 +19,7 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.values import asdict, dataclass
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
 # (benchmarks/advice.py): for a device's CPU time, and for all computing that a modelled round

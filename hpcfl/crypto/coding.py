@@ -13,7 +13,6 @@ without divisions as in Burton, IEEE Trans. Computers C-20(7), 1971).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto import matrices
 from hpcfl.crypto.groups import FQ, Elements, Field
+from hpcfl.values import dataclass
 
 Numbers = NDArray[np.uint64]
 

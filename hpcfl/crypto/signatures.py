@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from hpcfl.crypto.keys import SecretSource
+from hpcfl.values import dataclass, field
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 # Fewest words per thread: waking a thread for less does not pay.
 LEAST = 1 << 13
@@ -54,4 +57,6 @@ def _timed(work: Callable[[slice], None], part: slice) -> float:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(threads - 1, "hpcfl-crypto")

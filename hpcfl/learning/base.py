@@ -6,13 +6,13 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]

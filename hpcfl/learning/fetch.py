@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import HpcflError, MissingPackageError, UsageError, no_such
 from hpcfl.learning.base import advice, find_data_dir
 from hpcfl.learning.images import CIFAR10_DIGESTS
+from hpcfl.values import dataclass
 
 TIMEOUT = 30  # seconds without an answer
 

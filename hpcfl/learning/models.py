@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import itertools
 import math
-from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import MissingPackageError, UsageError, no_such
 from hpcfl.options.names import DATASETS, MODELS
 from hpcfl.system.plugins import load_object
+from hpcfl.values import dataclass
 
 if TYPE_CHECKING:
     from torch import nn

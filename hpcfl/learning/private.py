@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hpcfl.learning.batches import batches, epoch_steps, layers_seed
 from hpcfl.learning.persample import ClippedGradients
 from hpcfl.learning.training import Trainer
 from hpcfl.options.training import LocalOptions
+from hpcfl.values import dataclass
 
 Noise = Callable[[int], NDArray[Any]]
 

@@ -23,10 +23,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
 from hpcfl.system.launch import NETLAB_VARIABLE, launched_by_mpi
+from hpcfl.values import dataclass
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 # Open MPI 5 starts processes with PRRTE, whose options are used here.

@@ -1,6 +1,5 @@
 """Options of `hpcfl advise`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
@@ -8,6 +7,7 @@ from hpcfl.options.definition import again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.shared import DEVICES, DIM, LinkOptions
+from hpcfl.values import dataclass
 
 # Criteria to minimise, each with the figure of a prediction that measures it.
 CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mean_cpu_seconds"}

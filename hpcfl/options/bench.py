@@ -1,6 +1,5 @@
 """Options of `hpcfl bench`."""
 
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, DIM, ROUNDS, RunOptions
+from hpcfl.values import asdict, dataclass, field
 
 DEFAULT_DIM = 165_000
 # Default limit of the number of rounds, as a multiple of the least number, if it may vary.

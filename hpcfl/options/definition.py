@@ -11,13 +11,13 @@ import operator
 import os
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from hpcfl.errors import UsageError, no_such
+from hpcfl.values import MISSING, dataclass, field
 
 _KEY = "option"
 LARGEST = 2**63 - 1  # largest integer that files store

@@ -1,12 +1,12 @@
 """Options of `hpcfl privacy exposure`."""
 
 import math
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hpcfl.options.definition import again, option
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.options.shared import DEVICES
+from hpcfl.values import dataclass, field
 
 # The fraction of colluding devices in the papers.
 COLLUDING = Fraction(1, 3)

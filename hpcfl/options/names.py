@@ -5,7 +5,7 @@ They are apart from the modules that read data and build models, which import Nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpcfl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Options of `hpcfl predict`."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import option
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.shared import DEVICES, DIM, LinkOptions
+from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,8 @@
 """Options of differentially private algorithms."""
 
-from dataclasses import dataclass
-
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
+from hpcfl.values import dataclass
 
 
 class _Group(OptionGroup):

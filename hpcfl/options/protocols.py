@@ -4,11 +4,11 @@ A protocol's class lists its groups in `options`; `refuse` rejects all other opt
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option, options_of
+from hpcfl.values import dataclass
 
 DEFAULT_LEVELS = 2**20
 # Bits of the groups that vectors can be summed in.

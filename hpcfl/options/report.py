@@ -1,10 +1,9 @@
 """Options of `hpcfl report` and `hpcfl compare`."""
 
-from dataclasses import dataclass
-
 from hpcfl.options.definition import OptionGroup, again, option
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import TrainOptions
+from hpcfl.values import dataclass
 
 _OWN = {"default_text": "the run's own"}
 # Resources that grow in scaling tables and figures, with their names there.

@@ -1,13 +1,13 @@
 """Options that several commands share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.values import dataclass
 
 # Ranges of the numbers of devices, coordinates and rounds in all commands. Messages hold positions,
 # counts of elements and round numbers in 32 bits.

@@ -1,7 +1,6 @@
 """Options of `hpcfl train`."""
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.errors import UsageError
@@ -9,6 +8,7 @@ from hpcfl.options.definition import OptionGroup, option
 from hpcfl.options.names import DATASETS
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEVICES, ROUNDS, RunOptions
+from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

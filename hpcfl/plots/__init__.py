@@ -8,13 +8,13 @@ returns the matplotlib figure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import OptionGroup, again, make, option
 from hpcfl.options.report import SCALES, ReportOptions
+from hpcfl.values import dataclass
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.algorithms import federated
@@ -13,6 +12,7 @@ from hpcfl.algorithms.federated import locks
 from hpcfl.comm.phases import phase_names
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG
+from hpcfl.values import dataclass
 
 # Okabe and Ito's palette without yellow and black. Each further colour is the farthest (in OKLab)
 # from those before it, also for viewers without red or green receptors.

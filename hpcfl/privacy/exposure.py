@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hpcfl.privacy.population import Population
 from hpcfl.report import formats
 from hpcfl.report.formats import counted
 from hpcfl.report.table import RULE, Column, Facts, Table, label
+from hpcfl.values import asdict, dataclass
 
 # Devices simulated at once, over all samples; they fit into the processor's caches.
 _AT_ONCE = 1 << 19

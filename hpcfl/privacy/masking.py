@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, hypergeometric, log_binomial
 from hpcfl.privacy.population import Population
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass
 
 Flags = NDArray[np.bool_]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
+from hpcfl.values import dataclass
 
 # A number of survivors less probable than this is left out of every sum.
 _NEGLIGIBLE = 1e-60

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Floats
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, label
+from hpcfl.values import asdict, dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

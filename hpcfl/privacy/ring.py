@@ -23,7 +23,6 @@ stuck
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Floats, binomial, hypergeometric
 from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
+from hpcfl.values import dataclass
 
 # With a threshold of 1, every share would be the secret.
 SMALLEST_THRESHOLD = 2

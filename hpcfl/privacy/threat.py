@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 from hpcfl.privacy.population import count_of
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass, replace
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.parameters import Parameters

@@ -7,13 +7,13 @@ import io
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal
 
 from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import Format, Scale
+from hpcfl.values import dataclass, field, replace
 
 # Characters per line if the output is no terminal, and the least number that is assumed.
 WIDTH = 119

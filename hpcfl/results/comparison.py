@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from hpcfl.results.statistics import (
     median_interval,
     shift,
 )
+from hpcfl.values import asdict, dataclass
 
 
 @dataclass(frozen=True)

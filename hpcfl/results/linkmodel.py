@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.options.shared import LinkOptions
+from hpcfl.values import dataclass
 
 Moved = TypeVar("Moved", float, NDArray[Any])  # bytes or messages, and the seconds they take
 

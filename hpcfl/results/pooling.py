@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hpcfl.results.reader import Run
 from hpcfl.results.record import KNOWN
 from hpcfl.results.summary import Summary, summarise
 from hpcfl.system.environment import steering
+from hpcfl.values import dataclass
 
 # Options that do not change a round's work, and entries derived from options or from resuming.
 _FREE = {*names(BenchOptions, "repeat"), "promises", "scaled_by", "rounds_repeated"}

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hpcfl.results.record import KNOWN, Counts, Flags, Floats, Phases, sizes
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
+from hpcfl.values import dataclass
 
 # Text options, which are never read as JSON: a note may look like a list.
 _TEXTS = {

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.report import formats
+from hpcfl.values import dataclass, field, fields
 
 Counts = NDArray[np.uint64]
 Floats = NDArray[np.float64]

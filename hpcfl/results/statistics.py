@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hpcfl.values import dataclass
 
 CONFIDENCE = 0.95
 PERCENTILES = ("median", "p95", "max")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from hpcfl.results.statistics import (
 )
 from hpcfl.system import disturbances
 from hpcfl.system.machine import count_listed
+from hpcfl.values import dataclass, replace
 
 # The protocol that is the default baseline of all others.
 BASELINE = "secagg"

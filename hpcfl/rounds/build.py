@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from hpcfl.options.definition import values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.privacy.population import count_of
+from hpcfl.values import dataclass, replace
 
 Chosen = TypeVar("Chosen", bound=ProtocolOptions)
 

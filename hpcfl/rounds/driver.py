@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from hpcfl.errors import (
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system.plugins import blamed
+from hpcfl.values import dataclass, field
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum

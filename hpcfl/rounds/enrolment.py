@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.system.plugins import blamed
+from hpcfl.values import dataclass, field
 
 # The round number in the envelopes of an enrolment.
 NO_ROUND = 2**32 - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
@@ -32,6 +31,8 @@ class Held(dict[int, Vector]):
         self.pop(id, None)
         if vector.nbytes + sum(each.nbytes for each in self.values()) > HELD_BYTES:
             try:
+                import tempfile
+
                 with tempfile.TemporaryFile() as file:
                     vector.tofile(file)
                     vector = np.memmap(file, vector.dtype, "r")

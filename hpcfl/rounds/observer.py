@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
+from hpcfl.values import dataclass
 
 if TYPE_CHECKING:
     from hpcfl.rounds.timed import Played

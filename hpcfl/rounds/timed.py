@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
 from hpcfl.rounds.validation import as_expected, quantisation
+from hpcfl.values import dataclass, field, replace
 
 # The server's number in the derivation of secrets, where devices have their ids.
 SERVER = -2

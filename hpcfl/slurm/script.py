@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, option
 from hpcfl.sweeping.manifest import load
+from hpcfl.values import dataclass, field
 
 # The default arguments of each kind, and its default folder of results.
 KINDS = {

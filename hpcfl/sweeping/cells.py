@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hpcfl.sweeping.commands import COMMANDS, Bench
 from hpcfl.sweeping.plan import Setting
+from hpcfl.values import dataclass
 
 _ID_DIGITS = 16
 # Options that do not change a training, and therefore not its hash.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hpcfl.comm.world import World
@@ -13,6 +12,7 @@ from hpcfl.options.definition import Option, OptionGroup, options_of
 from hpcfl.options.names import DATASETS, FILES
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.observer import RoundObserver
+from hpcfl.values import dataclass, replace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import json
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hpcfl.report.formats import counted
 from hpcfl.sweeping.cells import Cell
 from hpcfl.system import outputs
 from hpcfl.system.outputs import without_home
+from hpcfl.values import asdict, dataclass, replace
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"

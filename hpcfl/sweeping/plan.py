@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError, no_such
 from hpcfl.sweeping.commands import COMMANDS, Bench
 from hpcfl.system import files
+from hpcfl.values import dataclass
 
 _REPEATS = "repeats"
 # An alternative to devices: the number of devices per rank that holds devices.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from hpcfl.sweeping import manifest as manifests
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import Manifest
 from hpcfl.system.interruption import LEFT_STATUS, Left, current
+from hpcfl.values import asdict, dataclass, replace
 
 if TYPE_CHECKING:
     from hpcfl.sweeping.states import Progress

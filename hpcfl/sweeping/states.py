@@ -6,13 +6,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run, load
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.sweeping.cells import Cell
+from hpcfl.values import dataclass
 
 FINISHED = "finished"
 PENDING = "pending"

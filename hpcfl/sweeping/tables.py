@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import HpcflError
@@ -15,6 +14,7 @@ from hpcfl.results.tables import comparison, render_run
 from hpcfl.sweeping import session, states
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import Manifest
+from hpcfl.values import dataclass
 
 _IN_TITLE = ("--devices=", "--dim=", "--aggregate=")
 CANNOT_RUN = "cannot run"

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.crypto import native
 from hpcfl.system import environment, machine, mpiconfig
+from hpcfl.values import dataclass
 
 # WARNING means that hpcfl works, but that the remedy improves something.
 OK, WARNING, PROBLEM = "ok", "warning", "problem"

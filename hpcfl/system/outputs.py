@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.values import dataclass
 
 # A mark is searched for in this many bytes at the beginning and at the end of a file.
 _MARKED_BYTES = 1 << 16
@@ -117,7 +116,7 @@ def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> I
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = draft or path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.part")
+    draft = draft or path.with_name(f".{path.name[:50]}.{os.urandom(4).hex()}.part")
     try:
         yield draft
         # Otherwise a crash of the machine could leave an empty file under the name.

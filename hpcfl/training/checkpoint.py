@@ -7,7 +7,6 @@ of the file after the checkpoint are played again.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import UsageError
 from hpcfl.results.schema import CHECKPOINT_SUFFIX
 from hpcfl.system import files, outputs
+from hpcfl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
+from hpcfl.values import dataclass
 
 # Resident memory of a rank without its data, as measured: Python, NumPy, MPI and torch.
 RANK_BYTES = 350 * 10**6

@@ -312,7 +312,10 @@ def broken(change):
             change(part.view("<u4"))
         return np.concatenate([*parts, np.empty(0, np.uint8)])
 
-    changed = {"filler": filler, "read": read, "at_once": lambda size: False}
+    def no(size):
+        return False
+
+    changed = {"filler": filler, "read": read, "at_once": no, "counts": no}
     return SimpleNamespace(**vars(keystream) | changed)
 
 

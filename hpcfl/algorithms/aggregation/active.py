@@ -38,7 +38,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,6 +69,7 @@ from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass, field, replace
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES

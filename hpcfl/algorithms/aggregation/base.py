@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, Refuse
 from hpcfl.options.definition import OptionGroup
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
+from hpcfl.values import dataclass
 
 # First element of each spawn key of the run's seed: the purpose of the random numbers.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)

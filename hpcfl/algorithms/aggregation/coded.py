@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +44,7 @@ from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 from hpcfl.options.protocols import MaskingOptions, ThreatOptions, TransportOptions
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.privacy.threat import LIARS
+from hpcfl.values import dataclass, field, replace
 
 
 class CodedProtocol(QuantisedProtocol):

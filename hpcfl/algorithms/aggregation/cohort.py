@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -61,6 +60,7 @@ from hpcfl.privacy.masking import InCohorts, largest_degree, ring_degree
 from hpcfl.privacy.ring import below_floor, fewest_survivors, log2, refused
 from hpcfl.privacy.threat import Threat
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass, field, replace
 
 Value = TypeVar("Value", bound=np.generic)
 # Number of places that are dealt at once and fit the cache.

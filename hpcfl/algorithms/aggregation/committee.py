@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -71,6 +70,7 @@ from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.protocols import CommitteeOptions
 from hpcfl.privacy.threat import LIARS, Threat
+from hpcfl.values import dataclass, field
 
 NONCE_BYTES = 16
 # Without --committee, the committee is the smallest one with which a device sends at most this many

@@ -13,8 +13,6 @@ run's seed and the round. On the wire, ``masked_input`` is one group element for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +22,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.options.protocols import MaskingOptions, SparseOptions
 from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
+from hpcfl.values import dataclass
 
 
 class CommonCoordinates(SecAgg):

@@ -9,11 +9,11 @@ out, all of them before the upload.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Role
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass
 
 
 @dataclass

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.privacy.ring import RingParameters, failures, log2
 from hpcfl.privacy.threat import REDUNDANT, SPARE, Threat
+from hpcfl.values import dataclass
 
 
 @dataclass(frozen=True)

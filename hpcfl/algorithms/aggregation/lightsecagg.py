@@ -38,7 +38,6 @@ the round, or change the sum, as wrong vectors also could.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,6 +55,7 @@ from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.protocols import ThreadOptions
 from hpcfl.privacy.threat import LIARS
+from hpcfl.values import dataclass, field
 
 
 @dataclass

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,6 +28,7 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.protocols import QuantisedOptions
 from hpcfl.privacy.threat import Threat
+from hpcfl.values import dataclass, field
 
 
 class QuantisedProtocol(AggregationProtocol):

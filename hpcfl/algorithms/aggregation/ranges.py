@@ -8,7 +8,6 @@ reconstructed the secrets, the keys of all masks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from hpcfl.comm.phases import Payload, Rows
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keystream import KEY_BYTES
 from hpcfl.errors import MessageError, UsageError
+from hpcfl.values import dataclass
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol

@@ -9,8 +9,6 @@ exactly t shares are always consistent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from hpcfl.algorithms.aggregation.messages import Flags
@@ -18,6 +16,7 @@ from hpcfl.comm.phases import Ids
 from hpcfl.crypto import coding, shamir
 from hpcfl.crypto.groups import FQ, Elements, Field
 from hpcfl.errors import BelowThresholdError
+from hpcfl.values import dataclass, replace
 
 ABSENT = 2**32 - 1
 

@@ -40,7 +40,6 @@ with that device; that device's private-mask seed is never requested.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +104,7 @@ from hpcfl.options.protocols import (
 )
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.threat import LIARS, SPARE
+from hpcfl.values import dataclass, field, replace
 
 
 def pair_sign(i: int, j: int) -> int:

@@ -14,8 +14,6 @@ this detects only dealers that do not exploit the known coefficients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +26,7 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.values import dataclass, field
 
 CHALLENGE_BYTES = 16
 MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)

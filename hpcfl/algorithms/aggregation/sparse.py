@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -47,6 +46,7 @@ from hpcfl.options.protocols import (
     TransportOptions,
 )
 from hpcfl.privacy.masking import BySelection, ring_degree
+from hpcfl.values import dataclass, field, replace
 
 Positions = NDArray[np.int64]
 

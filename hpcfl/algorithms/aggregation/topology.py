@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -63,6 +62,7 @@ from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.privacy.ring import best_threshold, choose
 from hpcfl.privacy.threat import Threat
+from hpcfl.values import dataclass, field
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES

@@ -10,7 +10,6 @@ fit the cache cost more: `far` counts them in a second term.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import singledispatch
 
 from hpcfl.algorithms.aggregation.assisted import Assisted
@@ -29,6 +28,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto import ckks
 from hpcfl.crypto.groups import Group, Ring
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass
 
 Terms = dict[str, float]
 # Number of coordinates, of eight bytes each, that fit the cache.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from hpcfl.comm.phases import Step, phase_names
 from hpcfl.options.definition import OptionGroup
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.values import dataclass
 
 Vector = NDArray[np.float32]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SAMPLING
 from hpcfl.errors import UsageError
+from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import OptionGroup, make, option
 from hpcfl.report.formats import counted, rounded_up
+from hpcfl.values import MISSING, asdict, dataclass, replace
 
 REPLACE_RECORD = "replace one record"
 ADD_RECORD = "add or remove one record"

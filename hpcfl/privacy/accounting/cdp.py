@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -39,6 +38,7 @@ from hpcfl.options.definition import option
 from hpcfl.privacy.accounting import distributed, zcdp
 from hpcfl.privacy.accounting.account import REPLACE_RECORD, Account, Found, Guarantee
 from hpcfl.report.formats import counted
+from hpcfl.values import MISSING, dataclass
 
 SHUFFLES = {
     "fresh": "every round starts a new epoch on newly shuffled data",

@@ -24,7 +24,6 @@ proven.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -42,6 +41,7 @@ from hpcfl.privacy.accounting.account import (
     of_dropouts,
 )
 from hpcfl.report.formats import counted
+from hpcfl.values import dataclass, replace
 
 SAMPLINGS = ("poisson", "exact")
 NOISES = ("central", "distributed")

@@ -18,7 +18,6 @@ and for epsilon < c1 q**2 T1; it is shown with c2 = 1.
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -32,6 +31,7 @@ from hpcfl.privacy.accounting.account import (
     Account,
     Guarantee,
 )
+from hpcfl.values import MISSING, dataclass
 
 MECHANISMS = ("laplace", "gaussian")
 SAMPLINGS = ("poisson", "fixed")

@@ -22,7 +22,6 @@ for a user. What is proven depends on who adds the noise:
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -38,6 +37,7 @@ from hpcfl.privacy.accounting.account import (
     Guarantee,
     of_dropouts,
 )
+from hpcfl.values import MISSING, dataclass
 
 VARIANTS = ("trusted", "local")
 

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from hpcfl.privacy.distributions import Floats
+from hpcfl.values import dataclass
 
 # Points of the first grid and of the finest, and of the largest transform.
 _FIRST_POINTS, _LAST_POINTS, _MOST_POINTS = 256, 2**20, 2**22
