@@ -50,10 +50,7 @@ PAIRS = [(devices, dim) for devices, dims in DIMS.items() for dim in dims]
 SIZES = [(*pair, DROPOUTS[number % len(DROPOUTS)]) for number, pair in enumerate(PAIRS)]
 # Reordered, so that the first few are a mixture of all kinds.
 SIZES = [SIZES[17 * number % len(SIZES)] for number in range(len(SIZES))]
-ALLOWED: dict[str, dict[str, Any]] = {
-    "whole vectors": {},
-    "all": {"helpers": 2, "alpha": 0.2},
-}
+ALLOWED: dict[str, dict[str, Any]] = {"whole vectors": {}, "all": {"helpers": 2, "alpha": 0.2}}
 LIMIT = 1.1
 ROUNDS = 5
 Size = tuple[int, int, float]  # N, d, dropout

@@ -1,9 +1,8 @@
 """The main job as a user starts it: ``mpirun -n 101 hpcfl bench sparse`` with its defaults.
 
-Measures its elapsed time, the largest resident memory of a device rank, and the time of
-``hpcfl --help``. Measures its CPU time beside that of 101 ranks that only start, and beside that of
-the same devices on 3 ranks. Run it in the activated environment, on an idle machine. Takes about
-two minutes on 2 cores.
+Measures its elapsed time, the largest resident memory of a device rank in a round, and its CPU time
+beside that of 101 ranks that only start, and beside that of the same devices on 3 ranks. Also times
+``hpcfl --help``. Run it in the activated environment, on an idle machine: two minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -18,35 +17,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 import hpcfl
 from harness import figure
+from hpcfl.results import load
 
 RANKS, FEWER = 101, 3
 START = (sys.executable, "-c", "import numpy; from mpi4py import MPI")
-
-
-def resident_peak_mb(pid: int) -> float:
-    """Return the largest resident set of a process so far, in MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return 0.0
-
-
-def ranks_of(launcher: int) -> dict[int, int]:
-    """Return the pid of each rank that a launcher started on this host, by rank."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) != launcher:
-                continue
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        for variable in variables:
-            if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                found[int(variable.partition(b"=")[2])] = int(folder.name)
-    return found
 
 
 def children_cpu_seconds() -> float:
@@ -65,22 +43,14 @@ def start_cpu_seconds() -> float:
 def main_job(ranks: int) -> tuple[float, float, float]:
     """Return elapsed and CPU seconds, and the largest resident memory of a device rank in MB."""
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.h5"
         command = ["mpirun", "-n", str(ranks), "hpcfl", "bench", "sparse"]
-        command += ["--devices", str(RANKS - 1), "--output", folder]
+        command += ["--devices", str(RANKS - 1), "--output", str(path)]
         before, start = children_cpu_seconds(), time.perf_counter()
-        job = subprocess.Popen(command)
-        peak = 0.0
-        while job.poll() is None:
-            time.sleep(1)
-            for rank, pid in ranks_of(job.pid).items():
-                try:
-                    peak = max(peak, resident_peak_mb(pid) if rank else 0.0)
-                except OSError:
-                    continue
+        subprocess.run(command, check=True)
         elapsed = time.perf_counter() - start
-    if job.returncode:
-        raise SystemExit(f"the job failed with status {job.returncode}")
-    return elapsed, children_cpu_seconds() - before, peak
+        peaks = load(path).peak_bytes[:, 1:]
+    return elapsed, children_cpu_seconds() - before, float(np.nanmax(peaks)) / 1e6
 
 
 def help_seconds() -> float:

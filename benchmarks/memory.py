@@ -9,14 +9,11 @@ A vector has 4 d bytes. Peaks in vectors exclude the memory of an interpreter wi
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from harness import figure
-from hpcfl.results.reader import Run, load
+from harness import figure, launched
+from hpcfl.results.reader import Run
 
 # The memory of an interpreter with MPI, numpy and the cipher.
 START_BYTES = 70_000_000
@@ -46,15 +43,9 @@ def typed(options: dict[str, Any]) -> list[str]:
 
 def played(protocol: str, ranks: int, devices: int, dim: int, more: dict[str, Any]) -> Run:
     """Run a job and return its results."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.h5"
-        launch = ["mpirun", "-n", str(ranks), "--oversubscribe"] if ranks > 1 else []
-        command = [
-            *(*launch, sys.executable, "-m", "hpcfl", "bench", protocol),
-            *("--devices", str(devices), "--dim", str(dim), "--output", str(path), *typed(more)),
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return load(path)
+    launch = ["mpirun", "-n", ranks, "--oversubscribe"] if ranks > 1 else []
+    command = [*launch, sys.executable, "-m", "hpcfl", "bench", protocol, *typed(more)]
+    return launched(*command, "--devices", devices, "--dim", dim)
 
 
 def peaks(run: Run) -> tuple[float, float]:

@@ -47,10 +47,7 @@ def ways(name: str, norm: str) -> dict[str, Callable[[], object]]:
     dense = ClippedGradients(model, CLIP, norm)
     expected = loop(model, x, y, NORMS[norm])
     torch.testing.assert_close(dense(x, y)[0], expected, rtol=1e-4, atol=1e-5)
-    return {
-        "loop": lambda: loop(model, x, y, NORMS[norm]),
-        "dense stack": lambda: dense(x, y),
-    }
+    return {"loop": lambda: loop(model, x, y, NORMS[norm]), "dense stack": lambda: dense(x, y)}
 
 
 def main() -> None:

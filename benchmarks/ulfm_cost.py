@@ -8,13 +8,10 @@ messages. The script prints the medians of all their rounds and the ratio of the
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from statistics import median
 
-from hpcfl.results import load
+from harness import launched
 
 RANKS, ROUNDS, LAUNCHES = 17, 10, 3
 CASES = (("secagg", 165_000), ("sparse", 165_000), ("sparse", 1_000))
@@ -22,20 +19,10 @@ CASES = (("secagg", 165_000), ("sparse", 165_000), ("sparse", 1_000))
 
 def round_seconds(protocol: str, dim: int, *flags: str) -> list[float]:
     """Return the seconds of the measured rounds of one launch."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.h5"
-        job = ["mpirun", *flags, "--map-by", ":OVERSUBSCRIBE", "-n", str(RANKS)]
-        work = ["hpcfl", "bench", protocol, "--dim", str(dim), "--rounds", str(ROUNDS)]
-        subprocess.run(
-            [*job, *work, "--output", str(path)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=600,
-        )
-        run = load(path)
-        found: list[float] = run.round_seconds[run.measured].tolist()
-        return found
+    job = ["mpirun", *flags, "--map-by", ":OVERSUBSCRIBE", "-n", RANKS]
+    run = launched(*job, "hpcfl", "bench", protocol, "--dim", dim, "--rounds", ROUNDS)
+    found: list[float] = run.round_seconds[run.measured].tolist()
+    return found
 
 
 def main() -> None:

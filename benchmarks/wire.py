@@ -24,11 +24,7 @@ def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float,
     experiment, records = run(protocol, devices, dim=DIM, rounds=3, warmup=0, **options)
     phase = experiment.protocol.phases().index("masked_input")
     sizes = np.concatenate([record.bytes_up[phase][record.survived] for record in records])
-    return (
-        float(sizes.mean()),
-        int(sizes.max()),
-        experiment.protocol.inclusion,
-    )
+    return (float(sizes.mean()), int(sizes.max()), experiment.protocol.inclusion)
 
 
 def all_bytes(devices: int, **options: object) -> float:

@@ -225,10 +225,7 @@ def train(
     wanted = session.asked(world, {**named, **options}, preset)
     given = options if preset is None else {"preset": preset, **options}
     trained = session.run(
-        world,
-        wanted,
-        _observer(progress),
-        _command("train", named.get("algorithm"), given),
+        world, wanted, _observer(progress), _command("train", named.get("algorithm"), given)
     )
     return None if trained is None else _extended(reader.load(trained[0]), trained[1])
 

@@ -75,7 +75,7 @@ def _on_training_data(run: hpcfl.Run, data_dir: Path | None) -> tuple[float, flo
     data = datasets.load(run.config["dataset"], data_dir, seed)
     model = models.build(run.config["model"], data.shape, data.classes, seed)
     assert run.weights is not None
-    models.set_flat(model, run.weights)
+    torch.nn.utils.vector_to_parameters(torch.tensor(run.weights), model.parameters())
     inputs, labels = torch.from_numpy(data.train_inputs), torch.from_numpy(data.train_labels)
     loss = cross_entropy(model(inputs), labels)
     gradients = torch.autograd.grad(loss, models.trained_parameters(model))

@@ -8,13 +8,7 @@ from typing import Any
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import (
-    OptionGroup,
-    again,
-    described,
-    make,
-    option,
-)
+from hpcfl.options.definition import OptionGroup, again, described, make, option
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.values import dataclass, field, fields
@@ -138,8 +132,7 @@ KINDS = {
         {"sigma": 0.25, "samples": 20, "shuffle": "poisson"}, (*_BY_RECORD, "mechanism")
     ),
     "dp-fedavg": Kind(
-        {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
-        ("noise",),
+        {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"}, ("noise",)
     ),
 }
 _OF_ONES_OWN = Kind({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2})

@@ -23,12 +23,7 @@ from hpcfl.options.definition import make, names, stated
 from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOptions, refuse, unused
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
-from hpcfl.rounds.build import (
-    DropoutSchedule,
-    build,
-    with_group,
-    without_dropouts,
-)
+from hpcfl.rounds.build import DropoutSchedule, build, with_group, without_dropouts
 from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together

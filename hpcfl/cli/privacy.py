@@ -194,11 +194,7 @@ def components(transcript: Path, protocol: str | None, as_json: bool) -> None:
 @attack.command("audit")
 @click.argument("algorithm")
 @click.option(
-    "--runs",
-    type=click.IntRange(20),
-    default=5000,
-    help="Runs on each dataset.",
-    show_default=True,
+    "--runs", type=click.IntRange(20), default=5000, help="Runs on each dataset.", show_default=True
 )
 @click.option("--seed", type=int, default=0, help="Seed of all randomness.", show_default=True)
 @options(Instance, defaults=False)

@@ -214,7 +214,7 @@ class Group(ABC):
         count = max(1, longest // self.dtype.itemsize)
         words = block[:longest].view(self.dtype)
         kernel = self._kernel()
-        if kernel and kernel.opens_streams and keystream.counts(longest):
+        if kernel and kernel.aes and keystream.counts(longest):
             for start in range(part.start, part.stop, count):
                 some, place = vector[start : min(start + count, part.stop)], first + start
                 number = place * self.dtype.itemsize // keystream.CIPHER_BYTES

@@ -79,19 +79,15 @@ class Masker:
             *(ctypes.c_char_p, ctypes.c_long, ctypes.c_long),
         ]
         self._mask.restype = ctypes.c_long
-        self._aes: ctypes.Array[ctypes.c_void_p] | None = None
+        # OpenSSL's AES, which `add` needs; None if it is out of reach.
+        self.aes: ctypes.Array[ctypes.c_void_p] | None = None
         with contextlib.suppress(ImportError, OSError, AttributeError):
             *calls, mode = _openssl(
                 *("EVP_CIPHER_CTX_new", "EVP_EncryptInit_ex", "EVP_EncryptUpdate"),
                 *("EVP_CIPHER_CTX_free", "EVP_aes_128_ctr"),
             )
             mode.restype = ctypes.c_void_p
-            self._aes = _places([*calls, mode()])
-
-    @property
-    def opens_streams(self) -> bool:
-        """Whether OpenSSL is there, which `add` needs."""
-        return self._aes is not None
+            self.aes = _places([*calls, mode()])
 
     def add(
         self,
@@ -107,7 +103,7 @@ class Masker:
         Yield the number of each key with rejected words; `block` then holds its words.
         """
         minus, counter = bytes(sign < 0 for sign in signs), keystream.counter(first)
-        made = self._aes, keystream.ZEROS.ctypes.data, b"".join(keys), counter
+        made = self.aes, keystream.ZEROS.ctypes.data, b"".join(keys), counter
         done, call = -1, partial(self._mask, *_arrays(vector, block), *words, *made, minus)
         while (done := call(done + 1, len(keys))) < len(keys):
             if done < 0:
@@ -137,7 +133,7 @@ def masker() -> Masker | None:
     try:
         found = Masker()
         right = found.adder(vector, block, (251, 255))(1) and vector.tolist() == [10, 6, 264]
-        if right and found.opens_streams:
+        if right and found.aes:
             key = bytes(range(keystream.KEY_BYTES))
             right &= not [*found.add(vector, block, (0, 2**32 - 1), [key], [-1], 0)]
             vector += keystream.read([key], [vector.nbytes]).view(np.uint32)

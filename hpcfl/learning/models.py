@@ -177,21 +177,6 @@ def get_flat(model: nn.Module) -> NDArray[np.float32]:
     return torch.cat(parts).cpu().numpy()
 
 
-def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
-    """Copy a vector, float32 of shape (d,), into the trained parameters."""
-    import torch
-
-    count = parameter_count(model)
-    if vector.shape != (count,):
-        raise ValueError(f"the model has {count} parameters, the vector has shape {vector.shape}")
-    parameters = trained_parameters(model)
-    # torch.tensor copies: torch would warn about sharing a read-only array.
-    parts = torch.tensor(vector).split([parameter.numel() for parameter in parameters])
-    with torch.no_grad():
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.copy_(part.view_as(parameter))
-
-
 def check_trainable(model: nn.Module, name: str = "the model") -> None:
     """Raise UsageError unless a model's state is its trained parameters, all of them float32.
 

@@ -121,11 +121,6 @@ class NormOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyOptions(
-    NoiseOptions,
-    StepNoiseOptions,
-    ConvexOptions,
-    MechanismOptions,
-    UpdateNoiseOptions,
-    NormOptions,
+    NoiseOptions, StepNoiseOptions, ConvexOptions, MechanismOptions, UpdateNoiseOptions, NormOptions
 ):
     """Options of all private algorithms."""

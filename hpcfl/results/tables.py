@@ -12,13 +12,7 @@ import numpy as np
 from hpcfl.report import formats, table
 from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
-from hpcfl.results.columns import (
-    COLUMNS,
-    COMMON,
-    SHOWN,
-    choose,
-    telling_apart,
-)
+from hpcfl.results.columns import COLUMNS, COMMON, SHOWN, choose, telling_apart
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.statistics import PERCENTILES

@@ -84,13 +84,7 @@ def build(
     droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
         raise no_such("phase", phase, droppable, place=f"{protocol.name}: ")
-    return protocol, DropoutSchedule(
-        devices,
-        options.dropout,
-        options.dropout_model,
-        phase,
-        seed,
-    )
+    return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
 
 
 def with_group(options: Chosen, name: str) -> Chosen:

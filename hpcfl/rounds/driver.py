@@ -21,13 +21,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.phases import Method, Pattern, Payload, Role, Rows, Step, call
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
-from hpcfl.errors import (
-    BelowThresholdError,
-    HpcflError,
-    MessageError,
-    RefusedError,
-    UsageError,
-)
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system.plugins import blamed

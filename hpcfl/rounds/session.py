@@ -174,10 +174,7 @@ def free(group: type[RunOptions]) -> set[str]:
 
 
 def restored(
-    world: World,
-    group: type[RunOptions],
-    given: Mapping[str, Any],
-    code: Collection[str],
+    world: World, group: type[RunOptions], given: Mapping[str, Any], code: Collection[str]
 ) -> dict[str, Any]:
     """Return, on every rank, the options of a resumed run by name: the file's and the `given` ones.
 
@@ -322,11 +319,7 @@ def _writer(
         changed = {*REPLACED, *free(type(options))}
         replaced = {name: value for name, value in config.items() if name in changed}
         return ResultsWriter.resume(
-            earlier.path,
-            config=replaced,
-            asked=asked_for(job.asked),
-            kept=kept,
-            **about,
+            earlier.path, config=replaced, asked=asked_for(job.asked), kept=kept, **about
         )
     path = output
     if RESULTS.is_folder(output):

@@ -157,11 +157,7 @@ def play(
         record.promise_failure = failure_of(protocol.promises(), protocol.outcome(server))
     observer.collect(Scene(index, transport, devices, here, server, inputs))
     played = Played(
-        record,
-        aggregate,
-        round_.prepare_seconds,
-        checkable=checkable,
-        refused=round_.refused,
+        record, aggregate, round_.prepare_seconds, checkable=checkable, refused=round_.refused
     )
     if not with_quantisation or not isinstance(protocol, QuantisedProtocol):
         return played

@@ -76,11 +76,7 @@ def _add(total: NDArray[Any], device: Any, inputs: Inputs) -> int:
 
 
 def _near(
-    transport: Transport,
-    survivors: Iterable[Device],
-    inputs: Inputs,
-    total: NDArray[Any],
-    dim: int,
+    transport: Transport, survivors: Iterable[Device], inputs: Inputs, total: NDArray[Any], dim: int
 ) -> bool:
     expected, magnitude = np.zeros(dim), np.zeros(dim)
     for device in survivors:

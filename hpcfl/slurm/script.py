@@ -57,13 +57,10 @@ class Job(OptionGroup):
     sbatch: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     ranks: int | None = option(
-        None,
-        "MPI ranks, if not one per task; more than that share cores.",
-        at_least=1,
+        None, "MPI ranks, if not one per task; more than that share cores.", at_least=1
     )
     server_node: bool = option(
-        False,
-        "Keep the first of --nodes for the server's rank; devices use the others.",
+        False, "Keep the first of --nodes for the server's rank; devices use the others."
     )
     setup: tuple[str, ...] = option(
         (),

@@ -291,11 +291,7 @@ class Training(Job):
             self._cpu[id] = time.thread_time() - before
 
     def _invite(
-        self,
-        stage: FirstStage,
-        transport: Transport,
-        index: int,
-        invited: list[int],
+        self, stage: FirstStage, transport: Transport, index: int, invited: list[int]
     ) -> tuple[RoundRecord, float, list[int]]:
         """Play the first stage, in which the invited devices train.
 

@@ -237,8 +237,6 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
         return Trainer(model, options, where)
     laplace = options.mechanism == "laplace"
     private = PrivateOptions(
-        clip=options.clip_norm,
-        clip_norm="l1" if laplace else "l2",
-        shuffle=options.shuffle,
+        clip=options.clip_norm, clip_norm="l1" if laplace else "l2", shuffle=options.shuffle
     )
     return PrivateTrainer(model, options, private, where)

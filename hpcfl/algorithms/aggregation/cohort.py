@@ -401,13 +401,8 @@ class Cohort(SecAgg):
 
     name = "cohort"
     options = (
-        CommonOptions,
-        QuantisedOptions,
-        GraphOptions,
-        ThreatOptions,
-        TransportOptions,
-        SparseOptions,
-        CohortOptions,
+        *(CommonOptions, QuantisedOptions, GraphOptions, ThreatOptions),
+        *(TransportOptions, SparseOptions, CohortOptions),
     )
     sparse_upload = True
     device_class = CohortDevice

@@ -126,10 +126,7 @@ def _of_fedavg(protocol: FedAvg) -> dict[str, Terms]:
     dim, crowd = protocol.parameters.dim, Crowd.of(protocol.parameters)
     return {
         "device": far("values", dim),
-        "server": {
-            "devices": crowd.devices,
-            **far("received values", crowd.survivors * dim, dim),
-        },
+        "server": {"devices": crowd.devices, **far("received values", crowd.survivors * dim, dim)},
     }
 
 

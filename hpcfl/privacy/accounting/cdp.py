@@ -68,9 +68,7 @@ class CDPAccount(Account):
     # A step's sum of gradients is divided by it also on a device with fewer samples.
     batch_size: int = option(MISSING, "Samples gamma in a mini-batch.", at_least=1)
     samples: int = option(
-        MISSING,
-        "Records m on a device, on the smallest if they differ.",
-        at_least=1,
+        MISSING, "Records m on a device, on the smallest if they differ.", at_least=1
     )
     steps: int = option(1, "Local steps tau in a round.", at_least=1)
     delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)

@@ -73,9 +73,7 @@ class DPFedAvgAccount(Account):
 
     delta: float = option(1e-5, "Delta of the guarantee.", above=0, below=1)
     sampling: str = option(
-        "poisson",
-        "Who takes part: each user independently, or an exact number.",
-        choices=SAMPLINGS,
+        "poisson", "Who takes part: each user independently, or an exact number.", choices=SAMPLINGS
     )
     noise: str = option("central", "Who adds the noise.", choices=NOISES)
     # Those that neither drop out nor collude, at the least.

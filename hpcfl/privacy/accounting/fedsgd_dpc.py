@@ -48,9 +48,7 @@ class FedSGDDPCAccount(Account):
     algorithm: ClassVar[str] = "fedsgd-dpc"
 
     samples: int = option(
-        MISSING,
-        "Records d_i on a device, on the smallest if they differ.",
-        at_least=1,
+        MISSING, "Records d_i on a device, on the smallest if they differ.", at_least=1
     )
     delta: float | None = option(
         None,
