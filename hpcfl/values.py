@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, kw_only=False):
-        """Return a class as a dataclass, with the arguments of `dataclasses.dataclass`."""
+        """Return a class as a dataclass, with some arguments of `dataclasses.dataclass`."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq, repr=repr, kw_only=kw_only)
         shared = {"__repr__": _repr} if repr else {}
@@ -31,11 +31,12 @@ else:
         # A user's frozen class may inherit from a class that dataclasses takes for a frozen one.
         # For that, it would compile methods: it learns afterwards that a class is frozen.
         parents = [parent for parent in cls.__mro__[1:] if dataclasses.is_dataclass(parent)]
+        frozens = [(parent, parent.__dataclass_params__.frozen) for parent in parents]
         for parent in parents:
             parent.__dataclass_params__.frozen = False
         dataclasses.dataclass(cls, eq=False, repr=False, kw_only=kw_only)
-        for each in (cls, *parents):
-            each.__dataclass_params__.frozen = frozen
+        for each, was in (*frozens, (cls, frozen)):
+            each.__dataclass_params__.frozen = was
         return cls
 
 
@@ -58,8 +59,8 @@ def _hash(self: Any) -> int:
 
 
 def _set_once(self: Any, name: str, value: Any) -> None:
-    """Let the constructor set an attribute, and nobody set it again."""
-    if name in self.__dict__:
+    """Let the constructor set a field, and nobody set anything later."""
+    if name in self.__dict__ or name not in self.__dataclass_fields__:
         _refuse(self, name)
     object.__setattr__(self, name, value)
 

@@ -69,11 +69,12 @@ def _entries(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
         clip_norm=300.0,
     )
     bound = Bound(constants, setting["epsilon"])
+    c1, c2, _ = bound.coefficients
     return {
         "entries": [
             math.floor(bound.best_rounds(5)),
             math.floor(bound.best_rounds(10)),
-            math.ceil(bound.best_per_round(50)),
+            math.ceil(min(max(math.sqrt(c1 / c2) / 50, 1), constants.devices)),
             math.floor(bound.joint().rounds),
         ]
     }

@@ -386,9 +386,7 @@ def _exposed(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
 
     devices = setting["devices"]
     population = Population(
-        devices=devices,
-        colluding=count_of(Fraction(1, 3), devices),
-        dropout=setting["dropout"],
+        devices=devices, colluding=count_of(Fraction(1, 3), devices), dropout=setting["dropout"]
     )
     found: dict[str, list[float]] = {name: [] for name in ("contributors", "sole", "alone_of_sent")}
     for alpha in setting["alphas"]:

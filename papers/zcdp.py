@@ -71,13 +71,7 @@ LOGISTIC = Model(
     (20, 10),
     (20, 2),
     ("training_loss", "training loss"),
-    {
-        "aggregate": "fedavg",
-        "dataset": "adult-raw",
-        "clip_norm": 1e-3,
-        "rates": [3.0],
-        "seeds": 20,
-    },
+    {"aggregate": "fedavg", "dataset": "adult-raw", "clip_norm": 1e-3, "rates": [3.0], "seeds": 20},
     300,
 )
 NETWORK = Model(
@@ -177,7 +171,7 @@ def _convergence(model: Model) -> list[Setting]:
 def _utility(model: Model) -> list[Setting]:
     rounds, tau = model.utility
     found: list[Setting] = [
-        _setting(model, model.rates, rounds, tau, algorithm="fedavg", aggregate="fedavg"),
+        _setting(model, model.rates, rounds, tau, algorithm="fedavg", aggregate="fedavg")
     ]
     for by, algorithm in itertools.product(("paper", "proven"), ("cdp", "dp-dsgd")):
         steps = tau if algorithm == "cdp" else 1
@@ -428,9 +422,7 @@ def _figures(number: int, model: Model) -> list[Artefact]:
         Artefact(
             f"zcdp/figure-{number + 4}",
             f"Accuracy over epsilon, with secure aggregation and without: {model.title}",
-            {
-                "paper": Scale(f"five seeds, {_RATES}", _trade_off(model)),
-            },
+            {"paper": Scale(f"five seeds, {_RATES}", _trade_off(model))},
             _train,
             _compare_trade_off,
             _draw_trade_off,

@@ -35,6 +35,7 @@ def test_a_class_behaves_as_one_of_dataclasses(flags):
         ]
         for change in (
             lambda: setattr(one, "x", 5),
+            lambda: setattr(one, "new", 5),
             lambda: delattr(one, "x"),
             lambda: hash(one) == hash(other),
         ):

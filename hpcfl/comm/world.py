@@ -315,7 +315,8 @@ def communicator() -> MPI.Intracomm:
         # See faults.finalize.
         mpi4py.rc.finalize = not launch.survives_deaths()
         # While ranks wait for each other to start, Open MPI polls every 0.1 ms.
-        machine.lengthen_sleeps(0.02 * ((launch.guess_size() or 1) > (os.cpu_count() or 1)))
+        here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+        machine.lengthen_sleeps(0.02 * (here > (os.cpu_count() or 1)))
         from mpi4py import MPI
 
         machine.lengthen_sleeps(0)

@@ -50,6 +50,7 @@ class Group(ABC):
 
     name: str
     modulus: int
+    rejected: int = 0  # the lowest word of as many bits that is no element; 0 if all are
     bits: int  # size of an element on the wire
     dtype: np.dtype[Any]  # little-endian word of an element in memory
     sums: np.dtype[Any]  # type of running sums, which are correct for up to 2**31 elements
@@ -67,13 +68,9 @@ class Group(ABC):
         """Whether an element has as many bits on the wire as in memory."""
         return self.bits == 8 * self.dtype.itemsize
 
-    @property
-    def _of_words(self) -> tuple[int, int]:
-        """The first word that is no element, or 0 if all are, and the bits of a word that count."""
-        return 0, (1 << self.bits) - 1
-
     def _kernel(self) -> native.Masker | None:
-        return native.masker()
+        # Where more words are rejected, replacing them one key at a time is slower than NumPy.
+        return native.masker() if not self.rejected or self.bits > 16 else None
 
     def _mend(self, vector: Elements, words: Elements, key: bytes, sign: int, first: int) -> None:
         """Replace the words of a mask, part of a sum by now, that are no elements."""
@@ -218,7 +215,7 @@ class Group(ABC):
             for start in range(part.start, part.stop, count):
                 some, place = vector[start : min(start + count, part.stop)], first + start
                 number = place * self.dtype.itemsize // keystream.CIPHER_BYTES
-                for bad in kernel.add(some, words, self._of_words, keys, signs, number):
+                for bad in kernel.add(some, words, (self.rejected, self.bits), keys, signs, number):
                     self._mend(some, words[: some.size], keys[bad], signs[bad], place)
                 self._lowest(some)
             return
@@ -332,7 +329,7 @@ class Field(Group):
     sums = np.dtype(np.int64)
 
     def __init__(self, modulus: int = 2**32 - 5, name: str = "fq", bits: int = 32) -> None:
-        self.modulus = modulus
+        self.modulus = self.rejected = modulus
         self.name = name
         self.bits = bits
         self.dtype = _word(bits)
@@ -361,14 +358,6 @@ class Field(Group):
     def adder(self, count: int) -> Adder:
         return _Carried(self, count) if self.bits == 32 else Adder(self, count)
 
-    @property
-    def _of_words(self) -> tuple[int, int]:
-        return self.modulus, (1 << self.bits) - 1
-
-    def _kernel(self) -> native.Masker | None:
-        # Where more words are rejected, replacing them one key at a time is slower than NumPy.
-        return native.masker() if self.bits > 16 else None
-
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
 
@@ -387,7 +376,7 @@ class Field(Group):
         self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
         if kernel := self._kernel():
-            add = kernel.adder(vector, words, self._of_words)
+            add = kernel.adder(vector, words, (self.rejected, self.bits))
             for key, cipher, sign in masks:
                 fill(cipher)
                 if add(sign):

@@ -2,7 +2,7 @@
 
 A 16-byte key opens independent streams of up to 64 GiB: the first 12 bytes of the counter block are
 the number of the stream, the last 4 count its 16-byte blocks from 2 (NIST SP 800-38A). AES-GCM
-encrypts zeros to the same bytes (NIST SP 800-38D), and OpenSSL computes them faster in this mode.
+encrypts zeros to the same bytes (NIST SP 800-38D), faster on some processors.
 Every key is used for one purpose only, so normally only stream 0 is read. The other streams hold
 replacements for rejected words (see :mod:`hpcfl.crypto.groups`).
 """
@@ -69,7 +69,7 @@ def gcm_is_faster() -> bool:
             fill(cipher, out)
             tries.append(time.thread_time() - start)
         seconds.append(min(tries))
-    return seconds[1] < seconds[0]
+    return seconds[1] < 0.9 * seconds[0]  # so that ranks and launches with equal cores agree
 
 
 def counts(size: int) -> bool:

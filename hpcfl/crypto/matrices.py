@@ -2,7 +2,7 @@
 
 BLAS computes in float64, which holds all integers up to 2**53. Of the two matrices, the smaller one
 is split into parts of so few bits that no sum of its products is larger. For F_q these are three
-parts of 11 bits: fewer products than those of two matrices of 16-bit halves.
+parts of at most 11 bits: fewer products than those of two matrices of 16-bit halves.
 """
 
 from __future__ import annotations

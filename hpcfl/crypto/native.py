@@ -50,6 +50,13 @@ def _kernel() -> ctypes.CDLL | None:
         return None
 
 
+def _function(name: str, *arguments: Any) -> Any:
+    """Return a function of ``kernel.c`` that takes arguments of such types."""
+    found = getattr(_kernel(), name)
+    found.argtypes = arguments
+    return found
+
+
 def _openssl(*names: str) -> list[Any]:
     """Return functions of the OpenSSL that Python's hashlib uses."""
     import _hashlib
@@ -67,27 +74,28 @@ def _places(functions: Iterable[Any]) -> ctypes.Array[ctypes.c_void_p]:
 class Masker:
     """Adds masks to vectors of a group in one pass; see `hpcfl_mask` of ``kernel.c``.
 
-    `words` are the first word that is no element of the group, or 0 if all are, and the bits of a
+    `words` are the lowest word that is no element of the group, or 0 if all are, and the bits of a
     word that count.
     """
 
     def __init__(self) -> None:
-        self._mask = getattr(_kernel(), "hpcfl_mask")  # noqa: B009 - there may be no kernel
-        self._mask.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint32),
-            *(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
-            *(ctypes.c_char_p, ctypes.c_long, ctypes.c_long),
-        ]
+        self._mask = _function(
+            *("hpcfl_mask", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+            *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
+            *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long),
+        )
         self._mask.restype = ctypes.c_long
+        self.name = "the compiled kernel"
         # OpenSSL's AES, which `add` needs; None if it is out of reach.
         self.aes: ctypes.Array[ctypes.c_void_p] | None = None
         with contextlib.suppress(ImportError, OSError, AttributeError):
-            *calls, mode = _openssl(
+            *calls, mode, version = _openssl(
                 *("EVP_CIPHER_CTX_new", "EVP_EncryptInit_ex", "EVP_EncryptUpdate"),
-                *("EVP_CIPHER_CTX_free", "EVP_aes_128_ctr"),
+                *("EVP_CIPHER_CTX_free", "EVP_aes_128_ctr", "OpenSSL_version"),
             )
-            mode.restype = ctypes.c_void_p
+            mode.restype, version.restype = ctypes.c_void_p, ctypes.c_char_p
             self.aes = _places([*calls, mode()])
+            self.name += f", {version(0).decode()}"
 
     def add(
         self,
@@ -102,9 +110,11 @@ class Masker:
 
         Yield the number of each key with rejected words; `block` then holds its words.
         """
-        minus, counter = bytes(sign < 0 for sign in signs), keystream.counter(first)
-        made = self.aes, keystream.ZEROS.ctypes.data, b"".join(keys), counter
-        done, call = -1, partial(self._mask, *_arrays(vector, block), *words, *made, minus)
+        minus, joined = bytes(sign < 0 for sign in signs), b"".join(keys)
+        if len(joined) != keystream.KEY_BYTES * len(minus):
+            raise ValueError(f"a key has {keystream.KEY_BYTES} bytes and a sign")
+        made = self.aes, keystream.ZEROS.ctypes.data, joined, keystream.counter(first)
+        done, call = -1, partial(self._mask, *_shape(vector, block, words), *made, minus)
         while (done := call(done + 1, len(keys))) < len(keys):
             if done < 0:
                 raise OSError("OpenSSL makes no keystreams")
@@ -117,13 +127,16 @@ class Masker:
 
         It returns whether there were rejected words.
         """
-        call = partial(self._mask, *_arrays(vector, block), *words, None, None, None, None)
+        call = partial(self._mask, *_shape(vector, block, words), None, None, None, None)
         return lambda sign: call(b"\0" if sign > 0 else b"\1", 0, 1) == 0
 
 
-def _arrays(vector: NDArray[Any], block: NDArray[Any]) -> tuple[int, int, int, int]:
-    assert vector.flags.c_contiguous  # it may be a part of a message
-    return vector.ctypes.data, block.ctypes.data, vector.size, vector.itemsize
+def _shape(vector: NDArray[Any], block: NDArray[Any], words: tuple[int, int]) -> tuple[int, ...]:
+    # It may be a part of a message.
+    if vector.dtype != block.dtype or not (vector.flags.c_contiguous and vector.flags.writeable):
+        raise ValueError("masks are added to contiguous, writable vectors of the group's type")
+    rejected, low = words[0], (1 << words[1]) - 1
+    return vector.ctypes.data, block.ctypes.data, vector.size, vector.itemsize, rejected, low
 
 
 @cache
@@ -132,10 +145,10 @@ def masker() -> Masker | None:
     vector, block = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
     try:
         found = Masker()
-        right = found.adder(vector, block, (251, 255))(1) and vector.tolist() == [10, 6, 264]
+        right = found.adder(vector, block, (251, 8))(1) and vector.tolist() == [10, 6, 264]
         if right and found.aes:
             key = bytes(range(keystream.KEY_BYTES))
-            right &= not [*found.add(vector, block, (0, 2**32 - 1), [key], [-1], 0)]
+            right &= not [*found.add(vector, block, (0, 32), [key], [-1], 0)]
             vector += keystream.read([key], [vector.nbytes]).view(np.uint32)
             right &= vector.tolist() == [10, 6, 264]
     except (OSError, AttributeError):
@@ -150,15 +163,15 @@ class Deriver:
 
     def __init__(self) -> None:
         self._hash = _places(_openssl("SHA256_Init", "SHA256_Update", "SHA256_Final"))
-        self._derive = getattr(_kernel(), "hpcfl_derive")  # noqa: B009 - there may be no kernel
-        self._derive.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p),
-            *(ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p),
-        ]
+        self._derive = _function(
+            *("hpcfl_derive", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p),
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p),
+        )
 
     def derive(self, secrets: Sequence[bytes], contexts: Sequence[bytes], length: int) -> bytes:
         """Return the keys for some contexts, end to end, from secrets of the same length."""
-        assert len({*map(len, secrets)}) == 1
+        if len({*map(len, secrets)}) > 1 or len(contexts) != len(secrets) or length > self.LONGEST:
+            raise ValueError("secrets have one length and a context each")
         derived = ctypes.create_string_buffer(length * len(secrets))
         ends = np.cumsum([len(context) for context in contexts], dtype=np.uint64)
         if not self._derive(
@@ -194,7 +207,9 @@ class Lib25519:
 
     def multiply(self, scalar: bytes, points: bytes) -> bytes:
         """Return the products of a scalar and u-coordinates of 32 bytes each (RFC 7748)."""
-        count = len(points) // POINT_BYTES
+        count, more = divmod(len(points), POINT_BYTES)
+        if more or len(scalar) != POINT_BYTES:
+            raise ValueError(f"a key has {POINT_BYTES} bytes")
         products = ctypes.create_string_buffer(len(points))
         self._multiply(products, scalar * count, points, count)
         return products.raw
@@ -213,14 +228,14 @@ def lib25519() -> Lib25519 | None:
 
 
 def facts() -> dict[str, str]:
-    """Return what makes and adds masks and agrees on keys, for the record.
+    """Return what makes and adds masks and agrees on keys, for the record, wherever it is faster.
 
     The first call loads and tries it, so make it before a round is timed.
     """
-    library = lib25519()
+    kernel, library = masker(), lib25519()
     return {
         "keystream_mode": "AES-GCM" if keystream.gcm_is_faster() else "AES-CTR",
-        "masks_added_by": "NumPy" if masker() is None else "the compiled kernel",
+        "masks_added_by": "NumPy" if kernel is None else kernel.name,
         "keys_derived_by": "cryptography" if deriver() is None else "the compiled kernel",
         "keys_agreed_by": "cryptography" if library is None else library.name,
     }

@@ -143,11 +143,6 @@ class Bound:
         # sqrt(gamma**2 + ratio) - gamma without cancellation.
         return ratio / (math.sqrt(gamma**2 + ratio) + gamma)
 
-    def best_per_round(self, rounds: float) -> float:
-        """Return b*(T) = sqrt(C1 / C2) / T, where U is least over 1 <= b <= N for a fixed T."""
-        c1, c2, _ = self.coefficients
-        return float(np.clip(math.sqrt(c1 / c2) / rounds, 1, self.constants.devices))
-
     def joint(self) -> Optimum:
         """Return where U is least over both T and b.
 

@@ -282,7 +282,7 @@ class _Writing(RoundObserver):
 def _environment(world: World, hosts: Hosts, place: Placement, job: Job) -> dict[str, Any]:
     """Return the environment for the record.
 
-    Where ranks share cores, it names the command that has the same results with a rank a core.
+    Where ranks share cores, it names the command that has the same results with fewer ranks.
     """
     found = hosts.environment(world.facts(), place)
     enough = place.servers + place.helpers + (found["cores_usable"] or place.ranks)

@@ -162,6 +162,6 @@ def resident_bytes() -> tuple[float, float]:
 
 
 def lengthen_sleeps(seconds: float) -> None:
-    """Let sleeps of this thread last longer, up to that time; 0 is the default. Only on Linux."""
+    """Let sleeps of the main thread last longer, up to that; 0 is the default. Only on Linux."""
     with suppress(OSError):
         Path("/proc/self/timerslack_ns").write_text(f"{seconds * 1e9:.0f}")

@@ -125,9 +125,7 @@ def _hidden(evidence: Evidence) -> Finding:
 
 
 def _compared(
-    evidence: Evidence,
-    figure: Callable[[Result], float],
-    compare: Callable[[float, float], float],
+    evidence: Evidence, figure: Callable[[Result], float], compare: Callable[[float, float], float]
 ) -> dict[tuple[str, str], Estimate]:
     """Compare a figure of every way with secagg's, for the seeds where both reach the accuracy."""
     found = {}

@@ -52,7 +52,7 @@ def test_the_kernel_adds_and_subtracts_as_integers_do_at_the_ends_of_the_field(f
     vector, words = (part.reshape(-1).copy() for part in np.meshgrid(ends, ends))
     for sign in (1, -1):
         found = vector.copy()
-        add = native.masker().adder(found, words, (field.modulus, (1 << field.bits) - 1))
+        add = native.masker().adder(found, words, (field.modulus, field.bits))
         assert not add(sign)
         expected = vector.astype(object) + sign * words.astype(object)
         assert (expected % field.modulus).tolist() == found.tolist()
@@ -111,6 +111,24 @@ def test_what_fails_a_known_answer_is_not_used(monkeypatch):
         assert native.deriver.__wrapped__() is None
     monkeypatch.setattr(native, "_kernel", lambda: None)
     assert native.masker.__wrapped__() is None is native.deriver.__wrapped__()
+
+
+@kernel
+@deriver
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: FQ.mask(np.zeros(9, np.uint32), [bytes(15)], [1]),
+        lambda: FQ.mask(np.zeros(9, np.int64), [bytes(16)], [1]),
+        lambda: FQ.mask(np.zeros(18, np.uint32)[::2], [bytes(16)], [1]),
+        lambda: FQ.mask(np.frombuffer(bytes(36), np.uint32), [bytes(16)], [1]),
+        lambda: keys.derive_each([bytes(32)] * 9, [b""] * 8),
+        lambda: keys.agree(b"", [bytes(32)]),
+    ],
+)
+def test_compiled_code_reads_and_writes_only_what_it_is_given(call):
+    with pytest.raises(ValueError, match=r"."):
+        call()
 
 
 @kernel

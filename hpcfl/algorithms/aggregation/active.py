@@ -189,15 +189,15 @@ class ActiveDevice(SecAggDevice):
         """Derive the keys also from the pair's secret and from the keys that both advertised."""
         links = self._links
         own = links.holders.index(self.id)
-        derived = []
+        agreed = []
         ids = [links.holders[k] for k in peers]
         contexts = self._protocol.pair_contexts(self._round, self.id, ids, "share transport ")
-        for k, id, context, secret in zip(peers, ids, contexts, secrets, strict=True):
+        for number, (k, id, secret) in enumerate(zip(peers, ids, secrets, strict=True)):
             first, second = (own, k) if self.id < id else (k, own)
             advertised = links.advertised_by(first) + links.advertised_by(second)
-            sealing = self._member.sealing_secret(self._protocol.members[id])
-            derived.append(keys.derive(secret + sealing, context + advertised))
-        return derived
+            contexts[number] += advertised
+            agreed.append(secret + self._member.sealing_secret(self._protocol.members[id]))
+        return keys.derive_each(agreed, contexts)
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
         """Go on if the shares of t devices decrypt, which proves that their keys are authentic."""

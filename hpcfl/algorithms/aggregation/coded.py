@@ -97,11 +97,6 @@ class CodedProtocol(QuantisedProtocol):
         """Return a coded piece or a sum of pieces; MessageError if the payload holds neither."""
         return self.read_elements(payload, self.code.width, phase, sender)
 
-    def pair_context(self, round_index: int, i: int, j: int) -> bytes:
-        """Return the context that derives the key of two devices' rows from their secret."""
-        low, high = min(i, j), max(i, j)
-        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} piece transport".encode()
-
 
 @dataclass
 class CodedState(DeviceState):
@@ -135,7 +130,9 @@ class CodedDevice(QuantisedDevice):
             )
         check_public_keys(b"".join(public.values()), [*public])
         secrets = self._agree_on_transport(own.private, [*public], [*public.values()])
-        contexts = [self._protocol.pair_context(self._round, self.id, id) for id in public]
+        head = f"hpcfl/1 {self._protocol.name} round {self._round} pair"
+        pairs = [(min(self.id, id), max(self.id, id)) for id in public]
+        contexts = [f"{head} {low} {high} piece transport".encode() for low, high in pairs]
         derived = keys.derive_each(secrets, contexts)
         self.state.transport_keys = dict(zip(public, derived, strict=True))
 

@@ -92,6 +92,7 @@ class TransportKeys(Entering):
         self.id = id
         self._random = secrets
         # By enrolment id; a device in a process with a thousand others keeps no objects for each.
+        # Zeros are of no device: protocols refuse them before they agree.
         self._public = np.zeros((devices, keys.KEY_BYTES), np.uint8)
         self._secrets = np.zeros((devices, keys.KEY_BYTES), np.uint8)
 
