@@ -215,7 +215,9 @@ class Group(ABC):
             for start in range(part.start, part.stop, count):
                 some, place = vector[start : min(start + count, part.stop)], first + start
                 number = place * self.dtype.itemsize // keystream.CIPHER_BYTES
-                for bad in kernel.add(some, words, (self.rejected, self.bits), keys, signs, number):
+                for bad in kernel.add(self, some, keys, signs, number):
+                    stream = keystream.open_stream(keys[bad], block=number)
+                    keystream.fill(stream, block[: some.nbytes])
                     self._mend(some, words[: some.size], keys[bad], signs[bad], place)
                 self._lowest(some)
             return
@@ -376,7 +378,7 @@ class Field(Group):
         self, vector: Elements, masks: Iterable[Mask], words: Elements, fill: Fill, first: int
     ) -> None:
         if kernel := self._kernel():
-            add = kernel.adder(vector, words, (self.rejected, self.bits))
+            add = kernel.adder(self, vector, words)
             for key, cipher, sign in masks:
                 fill(cipher)
                 if add(sign):

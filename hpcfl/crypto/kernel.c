@@ -1,6 +1,6 @@
 /* Compiled code of hpcfl/crypto/native.py.
  *
- * hpcfl_mask adds blocks of keystream to a vector over a field, each in one pass. A word of the
+ * hpcfl_mask and hpcfl_masks add keystreams to a vector over a field, in one pass. A word of a
  * keystream is cut to the bits of `low`. One above the modulus, which is no element, is added as it
  * is, and is subtracted less the modulus, all modulo 2^(bits of the type); the modulus itself changes
  * nothing. The caller undoes it. A modulus of 0 is that of a ring, 2^(bits of the type).
@@ -40,15 +40,12 @@ EACH_WIDTH(_avx2, __attribute__((target("avx2"))))
 #define BEST(width) mask##width##_plain
 #endif
 
-#if defined(_WIN32)
-#define EXPORTED __declspec(dllexport)
-#else
 #define EXPORTED __attribute__((visibility("default")))
-#endif
 
-/* Returns 1 if a word was rejected, 0 if none was, and -1 for words of another size. */
-static int mask(void *vector, const void *words, size_t size, int bytes, uint32_t modulus,
-                uint32_t low, int subtract)
+/* Adds `size` words of `bytes` bytes each to a vector, or subtracts them. Returns 1 if a word was
+ * rejected, 0 if none was, and -1 for words of another size. */
+EXPORTED int hpcfl_mask(void *vector, const void *words, size_t size, int bytes, uint32_t modulus,
+                        uint32_t low, int subtract)
 {
     switch (bytes) {
     case 1:
@@ -70,23 +67,28 @@ typedef struct {
     void (*destroy)(void *);
     const void *mode;
 } aes;
-enum { AES_BYTES = 16 };
+enum { AES_BYTES = 16, PIECE = 1 << 14 };
 
-/* Adds `size` words of `bytes` bytes each of the keystreams of keys to `vector`, or subtracts those of
- * `minus`. The keys lie end to end, and each keystream begins with the same counter. Without `f`, there
- * is one key, whose `words` the caller made. Returns the number of the first key from `begin` on with
- * a rejected word, of which `words` are left, or `count`, or -1 where this cannot be computed. */
-EXPORTED long hpcfl_mask(void *vector, uint8_t *words, size_t size, int bytes, uint32_t modulus,
-                         uint32_t low, const aes *f, const uint8_t *zeros, const uint8_t *keys,
-                         const uint8_t *counter, const uint8_t *minus, long begin, long count)
+/* Adds the keystreams of keys, which lie end to end, to a vector, or subtracts those of `minus`. Each
+ * begins with the same counter. Returns the number of the first key from `begin` on with a rejected
+ * word, or `count`, or -1 where this cannot be computed. */
+EXPORTED long hpcfl_masks(const aes *f, uint8_t *vector, size_t size, int bytes, uint32_t modulus,
+                          uint32_t low, const uint8_t *keys, const uint8_t *counter,
+                          const uint8_t *minus, long begin, long count)
 {
-    void *context = f ? f->create() : NULL;
-    int rejected = 0, written, works = !f || (context && f->init(context, f->mode, NULL, NULL, NULL));
+    static const uint8_t zeros[PIECE];
+    uint32_t words[PIECE / sizeof(uint32_t)];
+    size_t total = size * bytes, part;
+    void *context = f->create();
+    int works = context && f->init(context, f->mode, NULL, NULL, NULL), rejected = 0, written;
     long k = begin;
     for (; works && k < count; k++) {
-        works = !f || (f->init(context, NULL, NULL, keys + AES_BYTES * k, counter) &&
-                       f->update(context, words, &written, zeros, (int)(size * bytes)));
-        rejected = works ? mask(vector, words, size, bytes, modulus, low, minus[k]) : -1;
+        works = f->init(context, NULL, NULL, keys + AES_BYTES * k, counter);
+        for (size_t done = 0; works && done < total; done += part) {
+            part = total - done < PIECE ? total - done : PIECE;
+            works = f->update(context, (uint8_t *)words, &written, zeros, (int)part);
+            rejected |= hpcfl_mask(vector + done, words, part / bytes, bytes, modulus, low, minus[k]);
+        }
         if (rejected)
             break;
     }

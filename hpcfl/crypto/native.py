@@ -16,13 +16,17 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 
+if TYPE_CHECKING:
+    from hpcfl.crypto.groups import Group
+
+Array = NDArray[Any]
 POINT_BYTES = 32
 # RFC 7748, section 5.2, the second test vector: scalar, u-coordinate, and their product.
 _KNOWN = (
@@ -72,19 +76,19 @@ def _places(functions: Iterable[Any]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 class Masker:
-    """Adds masks to vectors of a group in one pass; see `hpcfl_mask` of ``kernel.c``.
-
-    `words` are the lowest word that is no element of the group, or 0 if all are, and the bits of a
-    word that count.
-    """
+    """Adds masks to vectors of a group in one pass; see ``kernel.c``."""
 
     def __init__(self) -> None:
         self._mask = _function(
             *("hpcfl_mask", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-            *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
-            *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long),
+            *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int),
         )
-        self._mask.restype = ctypes.c_long
+        self._masks = _function(
+            *("hpcfl_masks", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+            *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
+            *(ctypes.c_long, ctypes.c_long),
+        )
+        self._masks.restype = ctypes.c_long
         self.name = "the compiled kernel"
         # OpenSSL's AES, which `add` needs; None if it is out of reach.
         self.aes: ctypes.Array[ctypes.c_void_p] | None = None
@@ -98,59 +102,54 @@ class Masker:
             self.name += f", {version(0).decode()}"
 
     def add(
-        self,
-        vector: NDArray[Any],
-        block: NDArray[Any],
-        words: tuple[int, int],
-        keys: Sequence[bytes],
-        signs: Sequence[int],
-        first: int,
+        self, group: Group, vector: Array, keys: Sequence[bytes], signs: Sequence[int], first: int
     ) -> Iterator[int]:
-        """Add keystreams from their 16-byte block number `first` on, by way of `block`.
+        """Add the keystreams of keys from their 16-byte block number `first` on.
 
-        Yield the number of each key with rejected words; `block` then holds its words.
+        Yield the number of each key whose keystream has rejected words.
         """
         minus, joined = bytes(sign < 0 for sign in signs), b"".join(keys)
         if len(joined) != keystream.KEY_BYTES * len(minus):
             raise ValueError(f"a key has {keystream.KEY_BYTES} bytes and a sign")
-        made = self.aes, keystream.ZEROS.ctypes.data, joined, keystream.counter(first)
-        done, call = -1, partial(self._mask, *_shape(vector, block, words), *made, minus)
+        given = *_given(group, vector), joined, keystream.counter(first), minus
+        done, call = -1, partial(self._masks, self.aes, *given)
         while (done := call(done + 1, len(keys))) < len(keys):
             if done < 0:
                 raise OSError("OpenSSL makes no keystreams")
             yield done
 
-    def adder(
-        self, vector: NDArray[Any], block: NDArray[Any], words: tuple[int, int]
-    ) -> Callable[[int], bool]:
+    def adder(self, group: Group, vector: Array, block: Array) -> Callable[[int], bool]:
         """Return a function that adds what `block` holds with a sign.
 
         It returns whether there were rejected words.
         """
-        call = partial(self._mask, *_shape(vector, block, words), None, None, None, None)
-        return lambda sign: call(b"\0" if sign > 0 else b"\1", 0, 1) == 0
+        place, *others = _given(group, vector)
+        call = partial(self._mask, place, block.ctypes.data, *others)
+        return lambda sign: call(sign < 0) != 0
 
 
-def _shape(vector: NDArray[Any], block: NDArray[Any], words: tuple[int, int]) -> tuple[int, ...]:
+def _given(group: Group, vector: Array) -> tuple[int, ...]:
     # It may be a part of a message.
-    if vector.dtype != block.dtype or not (vector.flags.c_contiguous and vector.flags.writeable):
+    if vector.dtype != group.dtype or not (vector.flags.c_contiguous and vector.flags.writeable):
         raise ValueError("masks are added to contiguous, writable vectors of the group's type")
-    rejected, low = words[0], (1 << words[1]) - 1
-    return vector.ctypes.data, block.ctypes.data, vector.size, vector.itemsize, rejected, low
+    low = (1 << group.bits) - 1
+    return vector.ctypes.data, vector.size, vector.itemsize, group.rejected, low
 
 
 @cache
 def masker() -> Masker | None:
     """Return what adds masks by ``kernel.c``, or None."""
-    vector, block = np.array([1, 7, 9], np.uint32), np.array([9, 250, 255], np.uint32)
+    from hpcfl.crypto.groups import Field, Ring
+
+    field, block, key = Field(251, "known", 8), np.array([9, 250, 255], np.uint8), b"k" * 16
+    vector = np.array([1, 7, 9], np.uint8)
     try:
         found = Masker()
-        right = found.adder(vector, block, (251, 8))(1) and vector.tolist() == [10, 6, 264]
+        right = found.adder(field, vector, block)(1) and vector.tolist() == [10, 6, 8]
         if right and found.aes:
-            key = bytes(range(keystream.KEY_BYTES))
-            right &= not [*found.add(vector, block, (0, 32), [key], [-1], 0)]
-            vector += keystream.read([key], [vector.nbytes]).view(np.uint32)
-            right &= vector.tolist() == [10, 6, 264]
+            right &= not [*found.add(Ring(8), vector, [key], [-1], 0)]
+            vector += keystream.read([key], [vector.nbytes])
+            right &= vector.tolist() == [10, 6, 8]
     except (OSError, AttributeError):
         return None
     return found if right else None
