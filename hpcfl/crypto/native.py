@@ -16,17 +16,16 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 
-if TYPE_CHECKING:
-    from hpcfl.crypto.groups import Group
-
 Array = NDArray[Any]
+Group = Any  # of hpcfl.crypto.groups, which imports this module
 POINT_BYTES = 32
 # RFC 7748, section 5.2, the second test vector: scalar, u-coordinate, and their product.
 _KNOWN = (
@@ -139,15 +138,13 @@ def _given(group: Group, vector: Array) -> tuple[int, ...]:
 @cache
 def masker() -> Masker | None:
     """Return what adds masks by ``kernel.c``, or None."""
-    from hpcfl.crypto.groups import Field, Ring
-
-    field, block, key = Field(251, "known", 8), np.array([9, 250, 255], np.uint8), b"k" * 16
-    vector = np.array([1, 7, 9], np.uint8)
+    vector, block, key = np.array([1, 7, 9], "u1"), np.array([9, 250, 255], "u1"), b"k" * 16
+    field, ring = (SimpleNamespace(rejected=q, bits=8, dtype=vector.dtype) for q in (251, 0))
     try:
         found = Masker()
         right = found.adder(field, vector, block)(1) and vector.tolist() == [10, 6, 8]
         if right and found.aes:
-            right &= not [*found.add(Ring(8), vector, [key], [-1], 0)]
+            right &= not [*found.add(ring, vector, [key], [-1], 0)]
             vector += keystream.read([key], [vector.nbytes])
             right &= vector.tolist() == [10, 6, 8]
     except (OSError, AttributeError):
