@@ -30,6 +30,8 @@ Sums = NDArray[Any]
 
 BLOCK_BYTES = keystream.BLOCK_BYTES
 LONG_BLOCK_BYTES = 2 * BLOCK_BYTES
+# Many short masks take less time in one call.
+WORDS_AT_ONCE = 1 << 18
 # A key, its cipher, and the sign of its mask.
 Mask = tuple[bytes, Any, int]
 # Writes the next keystream of a mask's cipher into a block.
@@ -146,7 +148,19 @@ class Group(ABC):
 
     def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
         """Add the mask of a key to the running sum `total`, in place, over its whole length."""
-        (np.add if sign > 0 else np.subtract)(total, self.elements([key], [total.size]), out=total)
+        self.add_each([total], [key], [sign])
+
+    def add_each(self, sums: Sequence[Sums], keys: Sequence[bytes], signs: Sequence[int]) -> None:
+        """Add the mask of each key to its own running sum, in place, over that sum's length."""
+        longest = max((part.size for part in sums), default=1)
+        few = max(1, WORDS_AT_ONCE // longest)
+        for first in range(0, len(sums), few):
+            parts, start = sums[first : first + few], 0
+            words = self.elements(keys[first : first + few], [part.size for part in parts])
+            for part, sign in zip(parts, signs[first : first + few], strict=True):
+                mask = words[start : start + part.size]
+                (np.add if sign > 0 else np.subtract)(part, mask, out=part)
+                start += part.size
 
     @abstractmethod
     def reduce(self, values: Signed | Sums) -> Elements:

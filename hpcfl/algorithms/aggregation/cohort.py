@@ -44,6 +44,7 @@ from hpcfl.algorithms.aggregation.secagg import (
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Method, Payload
+from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import (
@@ -515,12 +516,17 @@ class Cohort(SecAgg):
         """
         (id, position), segments, group = own, self.segments, self.summed_in
         run = group.zeros(segments.length(position))
-        for peer, place, secret in others:
-            for first, start, stop in segments.common(position, place):
-                # If a pair has two runs in common, each run has its own key.
-                leader = id if first else peer
-                (key,) = self.pair_keys(
-                    round_index, id, [peer], [secret], f"additive mask of the run of {leader}"
-                )
-                group.add_mask(run[start:stop], key, pair_sign(id, peer))
+        parts = [
+            (peer, secret, id if first else peer, run[start:stop])
+            for peer, place, secret in others
+            for first, start, stop in segments.common(position, place)
+        ]
+        # If a pair has two runs in common, each run has its own key.
+        contexts = [
+            self.pair_contexts(round_index, id, [peer], f"additive mask of the run of {leader}")[0]
+            for peer, _, leader, _ in parts
+        ]
+        mask_keys = keys.derive_each([secret for _, secret, _, _ in parts], contexts)
+        signs = [pair_sign(id, peer) for peer, _, _, _ in parts]
+        group.add_each([part for _, _, _, part in parts], mask_keys, signs)
         return run
