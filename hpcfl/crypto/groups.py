@@ -146,14 +146,9 @@ class Group(ABC):
         """
         return np.zeros(count, self.sums)
 
-    def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
-        """Add the mask of a key to the running sum `total`, in place, over its whole length."""
-        self.add_each([total], [key], [sign])
-
     def add_each(self, sums: Sequence[Sums], keys: Sequence[bytes], signs: Sequence[int]) -> None:
         """Add the mask of each key to its own running sum, in place, over that sum's length."""
-        longest = max((part.size for part in sums), default=1)
-        few = max(1, WORDS_AT_ONCE // longest)
+        few = 1 + WORDS_AT_ONCE // max([1, *(part.size for part in sums)])
         for first in range(0, len(sums), few):
             parts, start = sums[first : first + few], 0
             words = self.elements(keys[first : first + few], [part.size for part in parts])
@@ -381,8 +376,7 @@ class Field(Group):
         words = self._lowest(super().elements(keys, counts))
         if self.holds(words):
             return words
-        rejected = np.flatnonzero(words >= self.modulus)
-        ends = np.cumsum(counts)
+        rejected, ends = np.flatnonzero(words >= self.modulus), np.cumsum(counts)
         # A set: np.unique would import numpy.ma, in a first round that is measured.
         for owner in {*np.searchsorted(ends, rejected, side="right").tolist()}:
             self._replace(words[ends[owner] - counts[owner] : ends[owner]], keys[owner], 0)
@@ -479,9 +473,6 @@ class Ring(Group):
         self.bits = bits
         self.dtype = _word(bits)
         self.sums = self.dtype
-
-    def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
-        self.mask(total, [key], [sign])
 
     def reduce(self, values: Signed | Sums) -> Elements:
         return self._lowest(values.astype(self.dtype))

@@ -86,8 +86,7 @@ def agree(private: bytes, public: list[bytes]) -> list[bytes]:
     if library is None or not public:
         key = X25519PrivateKey.from_private_bytes(private)
         return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
-    found = library.multiply(private, b"".join(public))
-    secrets = cut(found)
+    secrets = cut(library.multiply(private, b"".join(public)))
     if _ZERO in secrets:
         raise ValueError("a public key has low order")
     return secrets

@@ -47,10 +47,9 @@ def _kernel() -> ctypes.CDLL | None:
     found = importlib.util.find_spec("hpcfl.crypto._kernel") if wanted() else None
     if found is None or found.origin is None:
         return None
-    try:
+    with contextlib.suppress(OSError):
         return ctypes.CDLL(found.origin)
-    except OSError:
-        return None
+    return None
 
 
 def _function(name: str, *arguments: Any) -> Any:

@@ -260,21 +260,18 @@ class CohortDevice(SecAggDevice):
         position = self._links.position
         # Of the holders, only those at a distance below m share coordinates with this device.
         middle = self._links.numbers[holders.index(self.id)]
-        near = [
-            (k, (position + self._links.numbers[k] - middle) % segments.ring)
+        places = {
+            holders[k]: (position + self._links.numbers[k] - middle) % segments.ring
             for k in np.flatnonzero(self.state.have).tolist()
-            if holders[k] != self.id
-        ]
-        near = [(k, place) for k, place in near if any(segments.common(position, place))]
-        ids, secrets = self._mask_secrets([holders[k] for k, _ in near])
-        others = [
-            (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
-        ]
+        }
+        near = [id for id, place in places.items() if any(segments.common(position, place))]
+        ids, secrets = self._mask_secrets(near)
+        others = [(id, places[id], secret) for id, secret in zip(ids, secrets, strict=True)]
         integers = self._protocol.quantise(vector[self.sent()], self.id, self._round)
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         group = self._parameters.arithmetic
-        group.add_mask(masks, key, 1)
+        group.add_each([masks], [key], [1])
         masks += integers.astype(group.sums, copy=False)
         return group.pack(group.reduce(masks))
 
@@ -324,7 +321,9 @@ class CohortServer(SecAggServer):
         weights = self._parameters.weights
         each = np.full(ring, 1 / ring) if weights is None else weights
         places = np.arange(1 - segments.size, ring) % ring
-        weight = _windows((each * self.state.survived)[self._links.order[places]], segments.size)
+        values = (each * self.state.survived)[self._links.order[places]]
+        # Exactly 0 if no device of a cohort survived.
+        weight = np.lib.stride_tricks.sliding_window_view(values, segments.size).sum(axis=1)
         bounds = [segments.bound(segment) for segment in range(ring + 1)]
         return segments.in_coordinates(np.repeat(weight, np.diff(bounds)))
 
@@ -368,7 +367,7 @@ class CohortServer(SecAggServer):
         for id, key in zip(self.survivors, self.private_mask_keys(), strict=True):
             position = int(self._links.position[id])
             private = group.zeros(segments.length(position))
-            group.add_mask(private, key, 1)
+            group.add_each([private], [key], [1])
             self._add_run(position, private, -1)
         for id in self.dropped:
             position = int(self._links.position[id])
@@ -390,11 +389,6 @@ def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
     """
     before = np.cumsum(np.append(0, flags), dtype=np.int64)
     return before[size:] - before[:-size]
-
-
-def _windows(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return the sum over every window of `size` values; exactly 0 if all of them are 0."""
-    return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)
 
 
 class Cohort(SecAgg):
@@ -514,8 +508,8 @@ class Cohort(SecAgg):
 
         `own` is the device's id and position; `others` have id, position and the common secret.
         """
-        (id, position), segments, group = own, self.segments, self.summed_in
-        run = group.zeros(segments.length(position))
+        (id, position), segments = own, self.segments
+        run = self.summed_in.zeros(segments.length(position))
         parts = [
             (peer, secret, id if first else peer, run[start:stop])
             for peer, place, secret in others
@@ -526,7 +520,7 @@ class Cohort(SecAgg):
             self.pair_contexts(round_index, id, [peer], f"additive mask of the run of {leader}")[0]
             for peer, _, leader, _ in parts
         ]
-        mask_keys = keys.derive_each([secret for _, secret, _, _ in parts], contexts)
-        signs = [pair_sign(id, peer) for peer, _, _, _ in parts]
-        group.add_each([part for _, _, _, part in parts], mask_keys, signs)
+        mask_keys = keys.derive_each([secret for _, secret, *_ in parts], contexts)
+        sums, signs = [part for *_, part in parts], [pair_sign(id, peer) for peer, *_ in parts]
+        self.summed_in.add_each(sums, mask_keys, signs)
         return run

@@ -93,7 +93,7 @@ class SparseDevice(SecAggDevice):
         integers = self._protocol.quantise(vector[where], self.id, self._round)
         total = integers.astype(group.sums, copy=False)
         total += pairwise
-        group.add_mask(total, key, 1)
+        group.add_each([total], [key], [1])
         return np.concatenate([coded, group.pack(group.reduce(total))])
 
     def sent(self) -> Positions:
