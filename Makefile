@@ -50,7 +50,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py hpcfl/crypto/kernel.c
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || { \
 	    '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || { \
 	        echo 'hpcfl needs Python 3.11.4 or newer, and $(PYTHON) is not:' \

@@ -22,6 +22,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel.calibration import ONCE, Calibration
 from hpcfl.costmodel.model import terms_of
+from hpcfl.crypto import native
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.protocols import TransportOptions
@@ -61,7 +62,9 @@ def calibrate(protocols: list[str], progress: Callable[[str], object]) -> Calibr
             raise UsageError(f"{name} cannot be calibrated: its class declares no terms")
         progress(name)
     local = environment.capture_local()
-    kept = ("cpu_model", "cores_usable", "python_version", "numpy_version", "git_commit")
+    kept = {"cpu_model", "cores_usable", "python_version", "numpy_version", "git_commit"}
+    # The keystream mode is timed, so it may differ from one command to the next.
+    kept |= native.facts().keys() - {"keystream_mode"}
     about = {
         "measured": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "hpcfl_version": __version__,

@@ -1,9 +1,9 @@
 /* Compiled code of hpcfl/crypto/native.py.
  *
- * hpcfl_mask and hpcfl_masks add keystreams to a vector over a field, in one pass. A word of a
- * keystream is cut to the bits of `low`. One above the modulus, which is no element, is added as it
- * is, and is subtracted less the modulus, all modulo 2^(bits of the type); the modulus itself changes
- * nothing. The caller undoes it. A modulus of 0 is that of a ring, 2^(bits of the type).
+ * hpcfl_mask and hpcfl_masks add keystreams to a vector over a field of q = `modulus` elements, in one
+ * pass; 0 stands for a ring of all words. A word is cut to the bits of `low`. For a rejected word
+ * w > q, addition adds w and subtraction subtracts w - q, modulo 2^(bits of the type); the word q
+ * changes nothing. The caller corrects these places.
  */
 #include <stddef.h>
 #include <stdint.h>

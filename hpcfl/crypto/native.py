@@ -1,11 +1,11 @@
-"""Compiled code that computes what NumPy and `cryptography` compute, only faster, if it is there.
+"""Optional compiled code: the results of NumPy and `cryptography`, faster.
 
 - ``kernel.c`` adds masks to vectors, and derives keys in batches. It calls AES and SHA-256 of the
   OpenSSL that Python's hashlib uses. Installing hpcfl compiles it if there is a compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
 
-What fails a known answer is not used. With ``HPCFL_NATIVE=0`` in the environment, nothing is.
+Code that fails a known-answer test is not used. ``HPCFL_NATIVE=0`` in the environment disables all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
@@ -137,15 +139,23 @@ def _given(group: Group, vector: Array) -> tuple[int, ...]:
 @cache
 def masker() -> Masker | None:
     """Return what adds masks by ``kernel.c``, or None."""
-    vector, block, key = np.array([1, 7, 9], "u1"), np.array([9, 250, 255], "u1"), b"k" * 16
-    field, ring = (SimpleNamespace(rejected=q, bits=8, dtype=vector.dtype) for q in (251, 0))
+    key, right = b"k" * 16, sys.byteorder == "little"
     try:
         found = Masker()
-        right = found.adder(field, vector, block)(1) and vector.tolist() == [10, 6, 8]
-        if right and found.aes:
-            right &= not [*found.add(ring, vector, [key], [-1], 0)]
-            vector += keystream.read([key], [vector.nbytes])
-            right &= vector.tolist() == [10, 6, 8]
+        for width, sign in itertools.product((1, 2, 4), (1, -1)):
+            # Long enough for vector instructions, and for the pieces of `hpcfl_masks`.
+            words = keystream.read([key], [5_000 * width]).view(f"<u{width}")
+            q = (1 << 8 * width) - 5
+            group = partial(SimpleNamespace, bits=8 * width, dtype=words.dtype)
+            mask = words % q
+            vector = mask[::-1].copy()
+            expected = (vector + sign * mask.astype(np.int64)) % q
+            right &= not found.adder(group(rejected=q), vector, mask)(sign)
+            right &= np.array_equal(vector, expected)
+            right &= found.adder(group(rejected=q), vector, words)(sign) == (words.max() >= q)
+            if found.aes:
+                right &= not [*found.add(group(rejected=0), words, [key], [-1], 0)]
+                right &= not words.any()
     except (OSError, AttributeError):
         return None
     return found if right else None
@@ -218,14 +228,15 @@ def lib25519() -> Lib25519 | None:
     except (OSError, AttributeError):
         return None
     scalar, point, product = (bytes.fromhex(each) for each in _KNOWN)
-    known = library is not None and library.multiply(scalar, point * 5) == product * 5
+    known = library is not None and library.multiply(scalar, point * 17) == product * 17
     return library if known else None
 
 
 def facts() -> dict[str, str]:
-    """Return what makes and adds masks and agrees on keys, for the record, wherever it is faster.
+    """Return the names of the code for masks, key derivation and agreements, for results files.
 
-    The first call loads and tries it, so make it before a round is timed.
+    A call may still use NumPy or `cryptography` where they are faster. The first call loads and
+    tests the code, so make it before a round is timed.
     """
     kernel, library = masker(), lib25519()
     return {

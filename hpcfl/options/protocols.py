@@ -184,7 +184,7 @@ class TransportOptions(_Group):
     transport_keys: str = option(
         "round",
         "Agree on the keys that encrypt shares in every round, or once a run: faster, but whoever "
-        "learns a device's key can open the shares that it received in all rounds of the run.",
+        "learns a device's key learns all vectors that the device uploads in the run.",
         choices=("round", "run"),
         marks=("label", "recorded if given"),
     )

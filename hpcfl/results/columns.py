@@ -23,13 +23,14 @@ def _times(name: str, title: str, about: str) -> Column:
 # times are medians over rounds and accuracies are medians over launches.
 _SHOWN = (
     label("row", "#", "number that notes call the row by"),
-    label("protocol", "protocol", "aggregation protocol, with its security if not the plain one"),
+    label("protocol", "protocol", "aggregation protocol and its variant, if not the plain one"),
     label("algorithm", "algorithm", "federated algorithm, of training"),
     count("devices", "N", "number of devices"),
     count("dim", "d", "length of the vectors"),
     number("alpha", "alpha", "density of what a device sends, of protocols that send a part"),
     number("theta", "theta", "fraction of the devices that drop out of a round"),
     label("link", "link", "link of the modelled seconds"),
+    label("compiled", "compiled code", "which compiled code rounds could use"),
     size("bytes_up_mean", "up", "/device", about="what a device in the sum sends in a round, mean"),
     size(
         "bytes_down_mean", "down", "/device", about="what such a device receives in a round, mean"
@@ -88,7 +89,7 @@ _HIDDEN = (
 COLUMNS = {column.name: column for column in (*_SHOWN, *_HIDDEN)}
 SHOWN = {column.name for column in _SHOWN}
 # Columns that move into the title of the table if all rows have the same value.
-COMMON = {"devices", "dim", "alpha", "theta", "link", "epsilon_delta", "target"}
+COMMON = {"devices", "dim", "alpha", "theta", "link", "compiled", "epsilon_delta", "target"}
 
 _OPTIONS = {**options_of(BenchOptions), **options_of(TrainOptions)}
 # Options that get a column of their own if runs of one protocol and algorithm differ in them.

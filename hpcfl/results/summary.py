@@ -105,14 +105,18 @@ def summarise(
     survivors = run.survived[kept].sum(axis=1)
     first = [float(one.round_seconds[0]) for one in launches if one.rounds]
     reasons = dict.fromkeys(str(one.environment.get("stop_reason") or "") for one in launches)
-    plain = config.get("security") in (None, "passive")
+    variant = [config["security"]] if config.get("security") not in (None, "passive") else []
+    variant += ["transport keys of a run"] if config.get("transport_keys") == "run" else []
+    code = {"kernel": "masks_added_by", "lib25519": "keys_agreed_by"}
+    plain = (None, "NumPy", "cryptography")
+    compiled = [of for of, fact in code.items() if run.environment.get(fact) not in plain]
     phases = list(_phases(run, link))
     interval = median_interval(run.round_seconds[kept])
     figures = {
         "path": str(run.path),
         "file": run.path.name,
         "status": run.status,
-        "protocol": run.protocol if plain else f"{run.protocol}, {config['security']}",
+        "protocol": ", ".join([run.protocol, *variant]),
         "algorithm": str(config.get("algorithm")) if run.training else None,
         "devices": run.devices,
         "dim": run.dim,
@@ -120,6 +124,7 @@ def summarise(
         "theta": _number(config.get("dropout")),
         "bits": GROUPS[config["group"]].bits if config.get("group") in GROUPS else None,
         "link": str(link),
+        "compiled": ", ".join(compiled) or None,
         "transport": run.environment.get("transport"),
         "mpi_library": run.environment.get("mpi_library"),
         "ranks": run.environment.get("ranks"),
@@ -349,7 +354,9 @@ def _baseline(group: Sequence[Summary], name: str | None) -> Summary | None:
     if name is None:
         # A failed run says little about the cost of a round.
         group = [s for s in group if s["status"] == "complete"] or [*group]
-        return next((s for s in group if s.protocol == BASELINE), group[0])
+        # Before its variants.
+        variants = sorted(group, key=lambda one: len(one["protocol"]))
+        return next((s for s in variants if s.protocol == BASELINE), group[0])
     files = (
         s for s in group for path in map(Path, s.files) if name in (str(path), path.name, path.stem)
     )

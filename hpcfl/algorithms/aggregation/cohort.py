@@ -383,10 +383,7 @@ class CohortServer(SecAggServer):
 
 
 def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
-    """Return the number of set flags in every window of `size` flags.
-
-    Every device calls this for nearly 2 m flags, so the work must not grow with m squared.
-    """
+    """Return the number of set flags in every window of `size` flags, in linear time."""
     before = np.cumsum(np.append(0, flags), dtype=np.int64)
     return before[size:] - before[:-size]
 

@@ -148,7 +148,7 @@ class QuantisedProtocol(AggregationProtocol):
             found.append(
                 Certain(
                     "devices agree once a run on the keys that encrypt shares. Whoever learns such "
-                    "a key, even later, can open the shares that its owner received in all rounds"
+                    "a key, even later, learns all vectors that its owner uploads in the run"
                 )
             )
         if self.noise is not None:

@@ -117,7 +117,7 @@ def notes(protocol: AggregationProtocol) -> list[str]:
     if isinstance(protocol, Assisted):
         return ["without the enrolment before the first round, one agreement with each helper"]
     if protocol.parameters.transport_keys == "run":
-        return ["without the first round's agreements on transport keys"]
+        return ["as if all pairs of devices had agreed on transport keys before"]
     return []
 
 

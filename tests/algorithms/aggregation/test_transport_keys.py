@@ -12,7 +12,7 @@ from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.protocols import TransportOptions
-from hpcfl.rounds.observer import RoundObserver
+from hpcfl.rounds.observer import Results, RoundObserver
 
 DEVICES = 12
 SHARING = [name for name in PROTOCOLS if TransportOptions in find(name).options]
@@ -56,6 +56,16 @@ def test_later_rounds_save_the_agreements_of_all_pairs_and_validated_sums_are_th
     all_pairs = DEVICES * (DEVICES - 1)
     met = name in ("secagg", "sparse", "common", "lightsecagg")
     assert later == [all_pairs] * 2 if met else all(0 < saved < all_pairs for saved in later)
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_rounds_with_dropouts_are_right_when_devices_come_back(name):
+    options = BenchOptions(name, dim=50, alpha=0.5, dropout=0.3, rounds=4, transport_keys="run")
+    results = Results()
+    Experiment.prepare(options, DEVICES).run(Loopback(DEVICES), results)
+    absent = np.array([~record.survived for record in results.records])
+    assert (absent.any(axis=0) & ~absent.all(axis=0)).any()
+    assert all(record.validated for record in results.records)
 
 
 def test_a_new_key_of_a_peer_costs_an_agreement_and_gives_another_secret():
