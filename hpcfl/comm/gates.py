@@ -23,7 +23,6 @@ _BYTES = 128
 # Ranks call Alltoallv right after Alltoall, and most of them leave Gather and Reduce early.
 _OF_ALL = ("Allreduce", "Alltoall", "Barrier")
 
-
 POSSIBLE = os.access(FOLDER, os.W_OK) and hasattr(_LIBC, "pthread_barrier_wait")
 
 

@@ -47,10 +47,9 @@ def wanted() -> bool:
 def _kernel() -> ctypes.CDLL | None:
     """Return the library of ``kernel.c``, or None."""
     found = importlib.util.find_spec("hpcfl.crypto._kernel") if wanted() else None
-    if found is None or found.origin is None:
-        return None
-    with contextlib.suppress(OSError):
-        return ctypes.CDLL(found.origin)
+    if found is not None and found.origin is not None:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(found.origin)
     return None
 
 
@@ -119,10 +118,7 @@ class Masker:
             yield done
 
     def adder(self, group: Group, vector: Array, block: Array) -> Callable[[int], bool]:
-        """Return a function that adds what `block` holds with a sign.
-
-        It returns whether there were rejected words.
-        """
+        """Return a function that adds `block` with a sign, and says if words were rejected."""
         place, *others = _given(group, vector)
         call = partial(self._mask, place, block.ctypes.data, *others)
         return lambda sign: call(sign < 0) != 0

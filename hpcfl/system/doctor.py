@@ -157,12 +157,9 @@ def check_command() -> Check:
 
 def check_compiled() -> Check:
     """Report the compiled code that rounds use; everything works without it, only slower."""
-    facts = native.facts()
-    found = (
-        f"masks are added by {facts['masks_added_by']}; keys are derived by "
-        f"{facts['keys_derived_by']} and agreed on by {facts['keys_agreed_by']}"
-    )
-    return Check("compiled code", OK, found)
+    found = "masks are added by {masks_added_by}; keys are derived by {keys_derived_by} "
+    found += "and agreed on by {keys_agreed_by}"
+    return Check("compiled code", OK, found.format(**native.facts()))
 
 
 def find_library() -> Implementation:

@@ -114,9 +114,7 @@ class TransportKeys(Entering):
 
 def transport_keys(devices: int) -> Enrolment:
     """Return an enrolment without exchanges, for keys that devices keep for all rounds."""
-    return Enrolment(
-        (), 0, server=lambda: None, device=lambda id, secrets: TransportKeys(id, devices, secrets)
-    )
+    return Enrolment((), 0, lambda: None, lambda id, secrets: TransportKeys(id, devices, secrets))
 
 
 class Directory:

@@ -30,6 +30,11 @@ from hpcfl.options.protocols import QuantisedOptions
 from hpcfl.privacy.threat import Threat
 from hpcfl.values import dataclass, field
 
+_KEPT = (
+    "devices agree once a run on the keys that encrypt shares. Whoever learns such a key, even "
+    "later, learns all vectors that its owner uploads in the run"
+)
+
 
 class QuantisedProtocol(AggregationProtocol):
     """A protocol that sums quantised vectors in a group."""
@@ -143,18 +148,11 @@ class QuantisedProtocol(AggregationProtocol):
         return max(1, self.survivors_in_sum - self.colluding_in_sum)
 
     def promises(self) -> list[Promise]:
-        found: list[Promise] = []
-        if self.parameters.transport_keys == "run":
-            found.append(
-                Certain(
-                    "devices agree once a run on the keys that encrypt shares. Whoever learns such "
-                    "a key, even later, learns all vectors that its owner uploads in the run"
-                )
-            )
+        kept = self.parameters.transport_keys == "run"
+        found: list[Promise] = [Certain(_KEPT)] if kept else []
         if self.noise is not None:
-            found.append(
-                NoiseInSum(self.honest_in_sum(), self.colluding_in_sum, self.more_colluding)
-            )
+            honest = self.honest_in_sum()
+            found.append(NoiseInSum(honest, self.colluding_in_sum, self.more_colluding))
         return found
 
     def hidden_failure(self) -> float:
@@ -228,13 +226,11 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the same integers as group elements, without memory for the integers."""
         group, values = self.summed_in, vector[where]
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
-        if self.noise is None:
-            for part, block in self.blocks(values, device, round_index, np.int32):
-                elements[part] = group.of_integers(block)
-            return elements
-        # Noise has tails, so a single device's integers may be of any size.
-        for part, block in self.blocks(values, device, round_index):
-            elements[part] = group.reduce(block)
+        # Noise has tails: with it, a single device's integers may be of any size.
+        bounded = self.noise is None
+        converted, dtype = (group.of_integers, np.int32) if bounded else (group.reduce, np.int64)
+        for part, block in self.blocks(values, device, round_index, dtype):
+            elements[part] = converted(block)
         return elements
 
     # From the sum back

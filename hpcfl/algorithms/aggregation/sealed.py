@@ -16,8 +16,7 @@ from hpcfl.algorithms.aggregation.messages import Flags
 from hpcfl.comm.phases import Rows
 
 TAG_BYTES = 16
-# Why a row is refused.
-CLOSED = "it does not decrypt"
+CLOSED = "it does not decrypt"  # why a row is refused
 
 # The key, the nonce and the associated data of a row.
 Seal = tuple[bytes, bytes, bytes]
@@ -45,9 +44,8 @@ def unseal(seals: Iterable[Seal], rows: Rows, contents: Rows) -> Flags:
     The content of such a row is arbitrary, and must not be used.
     """
     closed = np.zeros(len(rows), np.bool_)
-    for k, ((key, nonce, associated), row, content) in enumerate(
-        zip(seals, rows, contents, strict=True)
-    ):
+    each = enumerate(zip(seals, rows, contents, strict=True))
+    for k, ((key, nonce, associated), row, content) in each:
         try:
             AESGCM(key).decrypt_into(nonce, row, associated, content)
         except (InvalidTag, ValueError):
