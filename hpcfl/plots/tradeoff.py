@@ -97,14 +97,15 @@ def exposed_alone(run: Run) -> float | None:
     third of the devices colluding. Return None for a protocol that does not come with hpcfl, or
     does not declare its exposure.
     """
-    # With noise, a protocol hides at least as much as without.
-    name = run.protocol.removeprefix(f"{DP_FEDAVG}-")
+    colluding = count_of(COLLUDING, run.devices)
+    population = Population(run.devices, colluding, run.config.get("dropout") or 0.0)
+    # Where all devices are neighbours, a file has N - 1 for the degree.
+    there = {one: naming.value(run, one) and run.config[one] for one in names(MaskingOptions)}
+    options = make(MaskingOptions, there)
     try:
-        population = Population(
-            run.devices, count_of(COLLUDING, run.devices), run.config.get("dropout") or 0.0
-        )
-        options = make(MaskingOptions, {one: run.config.get(one) for one in names(MaskingOptions)})
-        masking = find_named(name, None).masking(run.devices, options)
-        return masking.against(population).alone_of_sent(population)
+        # With noise, a protocol hides at least as much as without.
+        kind = find_named(run.protocol.removeprefix(f"{DP_FEDAVG}-"), None)
+        masking = kind.masking(run.devices, options)
     except UsageError:
         return None
+    return masking.against(population).alone_of_sent(population)

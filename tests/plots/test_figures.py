@@ -9,8 +9,11 @@ from matplotlib import pyplot
 from run_files import new_writer, ranked_record, write_growing
 
 import hpcfl
+from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
-from hpcfl.plots import AGAINST, chosen, naming, style
+from hpcfl.options.protocols import MaskingOptions
+from hpcfl.plots import AGAINST, chosen, naming, style, tradeoff
+from hpcfl.privacy.population import Population
 from hpcfl.results import load
 from hpcfl.results.statistics import median_interval
 
@@ -159,6 +162,15 @@ def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_
     place = helped.helper_bytes_up.sum(axis=1).mean(), helped.helper_cpu_seconds.sum(axis=1).mean()
     expected.append((*place, False))
     np.testing.assert_allclose(sorted({*found}), sorted(expected))
+
+
+@pytest.mark.parametrize(("name", "degree"), [("sparse", None), ("sparse", 10), ("cohort", None)])
+def test_the_share_learned_alone_is_that_of_the_run(name, degree):
+    run = hpcfl.bench(name, devices=32, dim=60, rounds=1, warmup=0, dropout=0.1, degree=degree)
+    masking = find(name).masking(32, MaskingOptions(alpha=0.1, degree=degree))
+    population = Population(32, 10, 0.1)
+    alone = masking.against(population).alone_of_sent(population)
+    assert tradeoff.exposed_alone(run) == pytest.approx(alone) != 0
 
 
 def test_accuracy_is_drawn_over_what_was_spent(trained):
