@@ -21,6 +21,7 @@ BUDGETS = {
     "hpcfl/system hpcfl/doctor": 1400,
     "hpcfl/sweeping": 900,
     "hpcfl/slurm": 400,
+    "hpcfl/exchange hpcfl/integrations": 1500,
     "hpcfl/netlab hpcfl/attack hpcfl/audit": 1700,
     "hpcfl": 31000,
     "tests": 24000,

@@ -19,6 +19,7 @@ LAYERS = {
     "audit": 4,
     "benchmark": 4,
     "costmodel": 4,
+    "exchange": 4,
     "netlab": 4,
     "slurm": 4,
     "sweeping": 4,
@@ -129,6 +130,12 @@ def test_a_device_of_a_hundred_loads_what_a_device_needs():
         *("hpcfl.algorithms.aggregation.cohort", "hpcfl.algorithms.aggregation.active"),
     }
     assert loaded("-c", program) & unwanted == set()
+
+
+def test_exchanges_need_no_mpi_and_no_files():
+    assert not loaded("-c", "import hpcfl.exchange.server, hpcfl.exchange.client") & {
+        *("mpi4py", "h5py", "click", "torch", "scipy", "hpcfl.results.writer"),
+    }
 
 
 def test_asking_for_the_launcher_costs_no_import():

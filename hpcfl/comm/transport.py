@@ -65,6 +65,7 @@ class Transport(ABC):
         self.local_devices = placement.local(rank)  # in increasing order
         self.local_helpers = placement.parties_on(rank)[len(self.local_devices) :]
         self.calls = Calls()
+        self.step = 0  # number of the step that is being played
         # The seconds to add to this rank's clock to get the server's, and their uncertainty.
         self.clock_offset_seconds = self.clock_uncertainty_seconds = 0.0
 

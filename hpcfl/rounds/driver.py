@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Method, Pattern, Payload, Role, Rows, Step, call
+from hpcfl.comm.phases import Ids, Method, Pattern, Payload, Role, Rows, Step, call
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
@@ -133,6 +133,7 @@ class Round:
             if step.upload:
                 for device in self._live.values():
                     self._forget_model(device)
+            self._transport.step = number
             first, begin = self._transport.calls.number, time.perf_counter()
             with self.ledger.phase(step.phase), self._blamed(step):
                 if step.wants is None or self._wanted(step):
@@ -319,12 +320,10 @@ class Round:
                 sealed = np.empty((0, width), np.uint8)
                 arguments = [self._inputs(id)] if step.upload else []
                 with self._work(step.phase, id):
-                    sent = call(step.send, device, *arguments)
-                    receivers, payloads = sent if isinstance(sent, tuple) else ((), sent)
-                    _check_sent(payloads, device, step, (np.size(receivers), step.row_bytes))
-                    sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
+                    sealed, addressed[id] = sealed_rows(
+                        step, number, self._index, device, id, arguments
+                    )
                     self.ledger.sent(step.phase, id, sealed.size, len(sealed))
-                    addressed[id] = np.sort(receivers)
                 yield sealed
             self._at(DURING, step)
 
@@ -342,16 +341,9 @@ class Round:
                 if step.to is Role.COMMITTEE:
                     linked = np.delete(np.arange(self._devices), id)
                 senders = linked[took_part[linked]]
-                sources, first = np.unique(mine.senders, return_index=True)
-                expected = np.isin(sources, senders)
-                sources, sealed = sources[expected], _chosen(mine.rows, first[expected])
-                payloads = envelope.unseal_rows(sealed, number, self._index, sources, id)
-                if sources.size < senders.size:
-                    there, payloads = payloads, np.zeros((senders.size, step.row_bytes), np.uint8)
-                    payloads[np.searchsorted(senders, sources)] = there
-                call(step.receive, device, senders, payloads)
+                missing = senders.size - int(np.isin(senders, mine.senders).sum())
+                take_rows(step, number, self._index, device, id, senders, mine.senders, mine.rows)
             # For a sender without a row for this device, the relay passes on an empty envelope.
-            missing = senders.size - sources.size
             size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
             self.ledger.received(step.phase, id, size, count)
 
@@ -480,6 +472,41 @@ class Round:
         first = next(iter(known.values()))
         others = f" (and {len(known) - 1} more)" if len(known) > 1 else ""
         return type(error)(f"{error}; refused: {first}{others}")
+
+
+def sealed_rows(
+    step: Step, number: int, round_index: int, device: Any, id: int, arguments: list[Any]
+) -> tuple[Rows, Ids]:
+    """Return the sealed rows that a device sends in a route, and whom it sends them to, sorted."""
+    sent = call(step.send, device, *arguments)
+    receivers, payloads = sent if isinstance(sent, tuple) else ((), sent)
+    _check_sent(payloads, device, step, (np.size(receivers), step.row_bytes))
+    sealed = envelope.seal_rows(number, round_index, id, receivers, payloads)
+    return sealed, np.sort(receivers)
+
+
+def take_rows(
+    step: Step,
+    number: int,
+    round_index: int,
+    device: Any,
+    id: int,
+    senders: Ids,
+    sources: Ids,
+    sealed: Rows,
+) -> None:
+    """Let a device take a row from each of the `senders`; `sealed` are rows from `sources`.
+
+    The first row of a sender counts, and a missing one is zeros.
+    """
+    sources, first = np.unique(sources, return_index=True)
+    expected = np.isin(sources, senders)
+    sources, sealed = sources[expected], _chosen(sealed, first[expected])
+    payloads = envelope.unseal_rows(sealed, number, round_index, sources, id)
+    if sources.size < senders.size:
+        there, payloads = payloads, np.zeros((senders.size, step.row_bytes), np.uint8)
+        payloads[np.searchsorted(senders, sources)] = there
+    call(step.receive, device, senders, payloads)
 
 
 def _chosen(rows: Rows, which: NDArray[np.int64]) -> Rows:

@@ -146,10 +146,14 @@ class KeyRelay(Directory):
         super().__init__(devices)
         self._sealed: Payload | None = None
 
+    @property
+    def committee(self) -> list[int]:
+        """The device that makes the key: the first one that advertised its own."""
+        return sorted(self._sent)[:1]
+
     def receive_shared_key(self, sender: int, payload: Payload) -> None:
         """Keep the sealed key."""
-        short = payload.size <= WRAPPED_BYTES * self._devices
-        if short or sender != min(self._sent, default=-1):
+        if payload.size <= WRAPPED_BYTES * self._devices or [sender] != self.committee:
             reason = "it holds no key, or another device is to make it"
             raise MessageError(PHASE, f"device {sender}", reason)
         # A copy, because the transport reuses its memory.

@@ -1,0 +1,1 @@
+"""Rounds as exchanges of a server with its clients, for frameworks that move the messages."""
