@@ -49,7 +49,7 @@ increasing order. Its ``total`` is that sum, in the units of :meth:`Device.contr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -154,6 +154,12 @@ class Device(Protocol):
         `vector` is the uploaded vector, made again. Devices do not keep it, because a rank may hold
         thousands of devices.
         """
+
+
+def ends_with_messages(steps: Sequence[Step]) -> bool:
+    """Return whether the last messages of a round go to clients, which answer none."""
+    last = next((step.pattern for step in reversed(steps) if step.pattern is not LOCAL), LOCAL)
+    return last in (BROADCAST, SCATTER)
 
 
 def phase_names(steps: tuple[Step, ...]) -> list[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
-from hpcfl.comm.phases import Payload, Role, Rows, Step, phase_names
+from hpcfl.comm.phases import Payload, Role, Rows, Step, ends_with_messages, phase_names
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import AddInto, Produce, Transport
@@ -84,7 +84,8 @@ class _Waiting(Transport):
         step = self._steps[self.step]
         ids = self._asked(step.role)
         requests = {id: request.pack(self.step, self._waiting.pop(id, [])) for id in ids}
-        replies = self._answers(Exchange(step.name, step.role, step.upload, requests))
+        exchange = Exchange(step.name, step.role, step.upload, requests)
+        replies = self._answers(exchange) if requests else {}
         self._there -= {*ids} - {*replies}
         for id in sorted({*ids} & {*replies}):
             reply = np.frombuffer(replies[id], np.uint8)
@@ -93,7 +94,9 @@ class _Waiting(Transport):
             yield id, reply
 
     def deliver(self) -> None:
-        """Deliver the messages that no step needs replies to."""
+        """Deliver the last messages of a round, if they go to clients."""
+        if not ends_with_messages(self._steps):
+            return
         requests = {
             id: request.pack(request.NOTHING, messages)
             for id, messages in self._waiting.items()

@@ -20,7 +20,16 @@ from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, parse
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import all_finite
-from hpcfl.comm.phases import Method, Pattern, Payload, Role, Step, Where, phase_names
+from hpcfl.comm.phases import (
+    Method,
+    Pattern,
+    Payload,
+    Role,
+    Step,
+    Where,
+    ends_with_messages,
+    phase_names,
+)
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
@@ -287,6 +296,15 @@ class AggregationProtocol(ABC):
         own, enrolment = phase_names(cls.steps), cls.enrolment(2, cls.default_helpers)
         once = [] if enrolment is None else phase_names(enrolment.steps)
         return [phase for phase in once if phase not in own] + own
+
+    @classmethod
+    def exchanges(cls) -> int:
+        """Return how often the server asks clients in a round in which nobody cheats.
+
+        See :mod:`hpcfl.exchange`: messages to clients travel with the next request.
+        """
+        answered = [step for step in cls.steps if step.pattern in (Pattern.GATHER, Pattern.ROUTE)]
+        return sum(step.wants is None for step in answered) + ends_with_messages(cls.steps)
 
     @classmethod
     def upload_phase(cls) -> str:
