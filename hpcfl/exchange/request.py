@@ -20,7 +20,8 @@ def pack(asked: int, messages: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the request that carries messages, each with the number of its step."""
     found = bytearray([asked])
     for number, message in messages:
-        found += _HEAD.pack(number, len(message)) + message
+        found += _HEAD.pack(number, len(message))
+        found += message
     return bytes(found)
 
 

@@ -116,8 +116,9 @@ class _Waiting(Transport):
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         self.raise_everywhere(error)
         assert message is not None
+        waiting = self.step, message.tobytes()
         for id in self._asked(self._steps[self.step].role):
-            self._waiting[id].append((self.step, message.tobytes()))
+            self._waiting[id].append(waiting)
         return message
 
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
