@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
+from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload, Role, Rows, Step, ends_with_messages, phase_names
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
-from hpcfl.comm.transport import AddInto, Produce, Transport
+from hpcfl.comm.transport import AddInto, Produce
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.exchange import request
@@ -46,8 +47,8 @@ class _Abandoned(Exception):
     """Nobody will answer any more."""
 
 
-class _Waiting(Transport):
-    """Messages that wait for the next exchange.
+class _Waiting(Loopback):
+    """Messages that wait for the next exchange; the server is alone in its process.
 
     Clients are devices, with ids 0 to N - 1, and helpers, from N on. A client that does not answer
     an exchange, or refuses to, is asked no more.
@@ -62,7 +63,8 @@ class _Waiting(Transport):
         answers: Callable[[Exchange], Replies],
         members: Callable[[], Iterable[int]],  # of the committee
     ) -> None:
-        super().__init__(placement, rank=0)
+        super().__init__(placement.devices, placement.helpers)
+        self.placement, self.local_devices, self.local_helpers = placement, [], []
         self._steps = steps
         self._answers = answers
         self._members = members
@@ -107,11 +109,6 @@ class _Waiting(Transport):
 
     def select(self, ids: Sequence[int]) -> _Waiting:
         return _Waiting(self._steps, self.placement.select(ids), self._answers, self._members)
-
-    def tell(self, value: int, error: HpcflError | None = None) -> int:
-        if error is not None:
-            raise error
-        return value
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         self.raise_everywhere(error)
@@ -171,18 +168,6 @@ class _Waiting(Transport):
             )
             self._waiting[id].append((self.step, message))
         return iter(()), took_part
-
-    def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values
-
-    def collect(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values[None]
-
-    def barrier(self) -> None:
-        pass
-
-    def wait_for_all(self) -> None:
-        pass
 
 
 class ServerRound:
