@@ -18,6 +18,7 @@ import math
 import os
 import secrets
 import shlex
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -69,6 +70,9 @@ class ResultsWriter:
     `committee` choose the optional datasets. Raises UsageError if the file exists or cannot be
     created.
     """
+
+    # Closing and marking exclude each other. As HDF5's own lock, one for all files.
+    _marking = threading.Lock()
 
     def __init__(
         self,
@@ -252,7 +256,8 @@ class ResultsWriter:
 
     def mark_interrupted(self) -> None:
         """Set the status to ``interrupted``, from any thread; `close` replaces it later."""
-        with suppress(OSError, RuntimeError, ValueError, KeyError):
+        # A closed file refuses, so what `close` wrote stays.
+        with self._marking, suppress(OSError, RuntimeError, ValueError, KeyError):
             self._file.attrs.modify(schema.STATUS, np.array("interrupted", schema.STATUS_TYPE))
             self._file.flush()
 
@@ -270,7 +275,7 @@ class ResultsWriter:
         """Set the status, cut the file to its finished rounds, and close it if it is open."""
         if not self._file:
             return
-        with _told(HpcflError, f"cannot finish {self.path}"):
+        with _told(HpcflError, f"cannot finish {self.path}"), self._marking:
             _end(self._file, status)
             self._file.close()
         if self.written < self._allocated:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from run_files import assert_holds, new_writer, random_record
 
 from hpcfl.errors import HpcflError
+from hpcfl.results import writer as writing
 from hpcfl.results.reader import load
 
 # A run in a process of its own, which the tests kill.
@@ -242,3 +244,22 @@ def test_a_file_that_cannot_grow_keeps_its_rounds(tmp_path, monkeypatch):
 
     assert_holds(load(tmp_path / "run.h5"), [random_record(0)])
     assert [one.name for one in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_a_mark_that_comes_while_the_file_is_closed_does_not_replace_the_status(
+    tmp_path, monkeypatch
+):
+    end, marks = writing._end, []
+
+    def interrupted_end(file, status):
+        end(file, status)
+        marks.append(threading.Thread(target=writer.mark_interrupted))
+        marks[0].start()
+        marks[0].join(0.3)
+
+    monkeypatch.setattr(writing, "_end", interrupted_end)
+    with new_writer(tmp_path / "run.h5", rounds=1) as writer:
+        writer.append(random_record(0))
+    marks[0].join()
+
+    assert load(tmp_path / "run.h5").status == "complete"
