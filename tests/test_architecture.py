@@ -15,6 +15,7 @@ LAYERS = {
     "__main__": 7,
     "cli": 7,
     "api": 5,
+    "integrations": 6,
     "attack": 4,
     "audit": 4,
     "benchmark": 4,

@@ -1,61 +1,243 @@
-"""A client's side of a round: a request comes in, a reply goes out."""
+"""A client's side of a run: a request comes in, a reply goes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope, rows
 from hpcfl.comm.phases import Pattern, Payload, Role, Step, call
-from hpcfl.errors import HpcflError, MessageError, RefusedError
-from hpcfl.exchange import request
+from hpcfl.crypto.keys import SecretSource, system_secrets
+from hpcfl.errors import HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.exchange import saved
+from hpcfl.exchange.journal import Journal
+from hpcfl.exchange.policy import Policy
+from hpcfl.exchange.request import NOTHING, Offer, Request, address_of
 from hpcfl.rounds.driver import sealed_rows, take_rows
+from hpcfl.rounds.enrolment import NO_ROUND
 
-Vector = Callable[[], NDArray[np.floating]]
+# Returns the vector to upload, shape (d,), for the parameters of the round.
+Vector = Callable[[Parameters], NDArray[np.floating]]
 
 
-class ClientRound:
-    """A device or helper in a round; `id` counts helpers from N on, as `devices` does not."""
+class Client:
+    """A device or helper in a run, which may consist of an enrolment and of many rounds.
+
+    A host that ends the process between two requests saves the client after each reply and restores
+    it for the next request; such a client needs a journal.
+    """
 
     def __init__(
-        self, steps: tuple[Step, ...], party: Any, id: int, index: int, devices: int
+        self,
+        policy: Policy,
+        journal: Journal | None = None,
+        secrets: SecretSource = system_secrets,
     ) -> None:
-        self._steps = steps
-        self._party = party
-        self._index = index
-        self.id = id
-        self._address = id if id < devices else envelope.HELPERS + id - devices
-        self._devices = devices
-        self._linked: NDArray[np.int64] | None = None  # whom it sent rows to
-        self.left: HpcflError | None = None  # why it left the round
+        self._policy = policy
+        self._journal = journal
+        self._source = secrets
+        self._run = ""
+        self._enrolled = -1  # its number among the devices, or devices and helpers, that enrolled
+        self._member: Any = None  # its state for all rounds, if the protocol has an enrolment
+        self._last = -1  # the last round
+        self._round: ClientRound | None = None
+        self._saved: dict[str, Any] = {}  # what a restored client has not needed yet
+
+    @property
+    def run(self) -> str:
+        """The run that the client takes part in; "" before its first request."""
+        return self._run
 
     def handle(self, asked: bytes, vector: Vector) -> bytes:
         """Return the reply to a request of the server; `vector` makes what the device uploads.
 
-        If the device leaves the round, because of a malformed request or one that it refuses, the
-        reply says why, as do those to all later requests.
+        A client that refuses a request, or what the round asks of it, replies with the reason.
+        Raise MessageError if the bytes are no request.
         """
+        request = Request.read(asked)
         try:
-            if self.left is not None:
-                raise self.left
-            number, messages = request.unpack(asked)
-            for step_number, message in messages:
-                self._take(step_number, np.frombuffer(message, np.uint8))
-            return b"" if number == request.NOTHING else self._reply(number, vector).tobytes()
-        except (MessageError, RefusedError) as error:
-            self.left = error
-            return envelope.seal_refusal(str(error), self._index, self._address).tobytes()
+            return self._played(request).handle(request, vector)
+        except (MessageError, RefusedError, UsageError) as error:
+            refusal = envelope.seal_refusal(str(error), request.offer.round, request.address)
+            return refusal.tobytes()
 
-    def _step(self, number: int) -> Step:
-        if number >= len(self._steps):
-            raise MessageError("request", "the server", f"there is no step {number}")
-        return self._steps[number]
+    def _played(self, request: Request) -> ClientRound:
+        """Return the round of a request, and claim its answer."""
+        offer = request.offer
+        if self._run not in ("", offer.run):
+            raise RefusedError("the client takes part in another run, and refuses a second one")
+        round_ = self._found(offer, request.id) or self._begun(offer, request.id)
+        round_.check(request)
+        number = -1 if offer.round == NO_ROUND else offer.round
+        if self._journal and not self._journal.claim(offer.run, number, request.asked):
+            raise RefusedError(f"the client has answered step {request.asked} of the round before")
+        self._run, self._round = offer.run, round_
+        if offer.round != NO_ROUND:
+            self._last = offer.round
+        return round_
+
+    def _found(self, offer: Offer, id: int) -> ClientRound | None:
+        """Return the current round if it is the one of an offer."""
+        if self._round is None and self._saved.get("round"):
+            kept = self._saved["round"]
+            if kept["digest"] == offer.digest:
+                self._round = self._made(offer, kept["id"])
+                self._round.give_back(self._saved.pop("round"))
+        if self._round is None or self._round.offer.digest != offer.digest:
+            return None
+        if self._round.id != id:
+            raise RefusedError(f"the client is number {self._round.id} in the round, and not {id}")
+        return self._round
+
+    def _begun(self, offer: Offer, id: int) -> ClientRound:
+        """Return a new round."""
+        if offer.round == NO_ROUND and (self._run or self._last >= 0):
+            raise RefusedError("the client refuses to enrol twice in a run")
+        if offer.round != NO_ROUND and offer.round <= self._last:
+            raise RefusedError(
+                f"the client refuses round {offer.round}: it has taken part in round {self._last}"
+            )
+        self._policy.check(offer)
+        return self._made(offer, id)
+
+    def _made(self, offer: Offer, id: int) -> ClientRound:
+        """Return a round as it begins."""
+        protocol, enrolment = offer.protocol, offer.enrolment
+        devices, secrets = offer.devices, self._source
+        if id >= devices + protocol.helpers:
+            raise MessageError("request", "the server", f"there is no client {id} in the round")
+        if enrolment is None:
+            return ClientRound(protocol.steps, protocol.device(id, offer.round, secrets), offer, id)
+        number = id - devices
+        ids = offer.members
+        enrolled = id if offer.round == NO_ROUND else offer.population + number
+        if offer.round != NO_ROUND and number < 0:
+            if len(ids) != devices or not ids[id] < offer.population:
+                raise MessageError(
+                    "request", "the server", "it does not say which devices enrolled"
+                )
+            enrolled = ids[id]
+        if self._member is None:
+            if enrolment.steps and offer.round != NO_ROUND and not self._saved.get("member"):
+                raise RefusedError("the client has not enrolled in the run")
+            make = enrolment.device if number < 0 else enrolment.helper
+            assert make is not None
+            self._member = make(enrolled if number < 0 else number, secrets)
+            self._enrolled = self._saved.get("enrolled", enrolled)
+            saved.give_back(self._member, self._saved.pop("member", {}))
+        if enrolled != self._enrolled:
+            raise RefusedError(f"the client enrolled as {self._enrolled}, and not as {enrolled}")
+        if offer.round == NO_ROUND:
+            return ClientRound(enrolment.steps, self._member, offer, id)
+        protocol.join({enrolled: self._member}, ids, offer.population)
+        party = (
+            protocol.device(id, offer.round, secrets)
+            if number < 0
+            else protocol.helper(number, offer.round, secrets)
+        )
+        return ClientRound(protocol.steps, party, offer, id)
+
+    def save(self, key: bytes) -> bytes:
+        """Return the client's state, sealed under a key of 16 or 32 bytes of its node."""
+        if self._journal is None:
+            raise UsageError("a client that is saved needs a journal: its state may come back")
+        state = {
+            **self._saved,
+            "run": self._run,
+            "enrolled": self._enrolled,
+            "last": self._last,
+        }
+        if self._member is not None:
+            state["member"] = saved.kept(self._member, lambda step: False)
+        if self._round is not None:
+            state["round"] = self._round.kept()
+        return saved.seal(state, key)
+
+    @classmethod
+    def restore(
+        cls,
+        sealed: bytes,
+        key: bytes,
+        policy: Policy,
+        journal: Journal,
+        secrets: SecretSource = system_secrets,
+    ) -> Client:
+        """Return the client whose state was saved; UsageError if it does not open."""
+        self = cls(policy, journal, secrets)
+        self._saved = saved.unseal(sealed, key)
+        self._run, self._last = self._saved["run"], self._saved["last"]
+        return self
+
+
+class ClientRound:
+    """A device or helper in a round or an enrolment."""
+
+    def __init__(self, steps: tuple[Step, ...], party: Any, offer: Offer, id: int) -> None:
+        self.offer = offer
+        self.id = id  # of a device, or N + k of a helper
+        self._steps = steps
+        self._party = party
+        self._index = offer.round
+        self._devices = offer.devices
+        self._address = address_of(id, self._devices)
+        # What the client does in the round, in order: steps, and whether it receives.
+        self._events = [*_events(steps)]
+        self._position = 0  # of the next of them
+        self._linked: NDArray[np.int64] | None = None  # whom it sent rows to
+        self._left: HpcflError | None = None  # why it left the round
+
+    def handle(self, request: Request, vector: Vector) -> bytes:
+        """Return the reply; if the client leaves the round, this and all later ones say why."""
+        try:
+            if self._left is not None:
+                raise self._left
+            for number, message in request.messages:
+                self._advance(number, True)
+                self._take(number, np.frombuffer(message, np.uint8))
+            if request.asked == NOTHING:
+                return b""
+            self._advance(request.asked, False)
+            return self._reply(request.asked, vector).tobytes()
+        except (MessageError, RefusedError) as error:
+            self._left = error
+            raise
+
+    def check(self, request: Request) -> None:
+        """Refuse, without leaving the round, a request for what lies behind."""
+        asked = [(number, True) for number, _ in request.messages] + [(request.asked, False)]
+        for number, receives in asked:
+            if number != NOTHING and self._place(number, receives) < self._position:
+                raise RefusedError(f"the client is past step {number} of the round")
+
+    def _place(self, number: int, receives: bool) -> int:
+        try:
+            return self._events.index((number, receives))
+        except ValueError:
+            what = "message" if receives else "answer"
+            reason = f"step {number} has no {what}"
+            raise MessageError("request", "the server", reason) from None
+
+    def _advance(self, number: int, receives: bool) -> None:
+        """Go on to a message or an answer; refuse to leave out what comes before it."""
+        place = self._place(number, receives)
+        for left_out, taken in self._events[self._position : place]:
+            step = self._steps[left_out]
+            role = step.to if taken and step.pattern is Pattern.ROUTE else step.role
+            if step.wants is None and self._plays(role):
+                raise RefusedError(f"the client refuses to leave out step {left_out} of the round")
+        self._position = place + 1
+
+    def _plays(self, role: Role) -> bool:
+        if (role is Role.HELPER) != (self.id >= self._devices):
+            return False
+        return role is not Role.COMMITTEE or bool(self._party.in_committee)
 
     def _take(self, number: int, message: Payload) -> None:
-        step = self._step(number)
+        step = self._steps[number]
         if step.pattern is Pattern.ROUTE:
             width = rows.LABEL_BYTES + envelope.BYTES + step.row_bytes
             if message.size % width:
@@ -69,6 +251,7 @@ class ClientRound:
                 raise MessageError(step.phase, "the server", "it sent rows of unexpected devices")
             sealed = labelled[:, rows.LABEL_BYTES :]
             take_rows(step, number, self._index, self._party, self.id, senders, senders, sealed)
+            self._linked = None
             return
         receiver = envelope.ALL if step.pattern is Pattern.BROADCAST else self._address
         payload = envelope.unseal(
@@ -77,14 +260,46 @@ class ClientRound:
         call(step.receive, self._party, payload)
 
     def _reply(self, number: int, vector: Vector) -> Payload:
-        step = self._step(number)
-        arguments = [vector()] if step.upload else []
+        step = self._steps[number]
+        arguments = [vector(self.offer.protocol.parameters)] if step.upload else []
         if step.pattern is Pattern.ROUTE:
             found, self._linked = sealed_rows(
                 step, number, self._index, self._party, self.id, arguments
             )
             return found.reshape(-1)
-        if step.pattern is not Pattern.GATHER:
-            raise MessageError("request", "the server", f"step {number} has no reply")
         payload = call(step.send, self._party, *arguments)
         return envelope.seal(number, self._index, self._address, envelope.SERVER, payload)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the client needs to go on in another process."""
+        party: saved.Plain = {}
+        if self._index != NO_ROUND:  # in an enrolment, the client keeps the party by itself
+            party = saved.kept(self._party, self._over())
+        return {
+            "digest": self.offer.digest,
+            "id": self.id,
+            "position": self._position,
+            "linked": self._linked,
+            "left": None if self._left is None else str(self._left),
+            "party": party,
+        }
+
+    def _over(self) -> Callable[[str], bool]:
+        """Return what tells whether a step lies behind, by its name."""
+        behind = {self._steps[number].name for number, _ in self._events[: self._position]}
+        ahead = {self._steps[number].name for number, _ in self._events[self._position :]}
+        return (behind - ahead).__contains__
+
+    def give_back(self, kept: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._position, self._linked = kept["position"], kept["linked"]
+        self._left = None if kept["left"] is None else RefusedError(kept["left"])
+        saved.give_back(self._party, kept["party"])
+
+
+def _events(steps: tuple[Step, ...]) -> Iterator[tuple[int, bool]]:
+    for number, step in enumerate(steps):
+        if step.pattern in (Pattern.GATHER, Pattern.ROUTE):
+            yield number, False
+        if step.pattern in (Pattern.BROADCAST, Pattern.SCATTER, Pattern.ROUTE):
+            yield number, True

@@ -1,43 +1,139 @@
-"""What an exchange carries: messages for a client, and the step that it is to answer.
+"""What a request says: which round of which run it belongs to, messages, and the step to answer.
 
-A request is the number of that step in the round, one byte, and then each message behind its own
-step's number, one byte, and its length, four bytes, little-endian. The message of a route is a list
-of sealed rows, each behind its sender's id, four bytes.
+A request is a list in MessagePack: the offer, the receiver's number, the step that it is to answer,
+and messages, each behind its step. The message of a route is a list of sealed rows, each behind its
+sender's id, four bytes. The offer comes with every request, because a framework's client may have
+kept nothing but sealed bytes since the last one.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from hpcfl.errors import MessageError
+import msgpack
 
-_HEAD = struct.Struct("<BI")
-NOTHING = 255  # in place of the step to answer: the messages are only to be taken
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm import envelope
+from hpcfl.errors import MessageError, UsageError
+from hpcfl.options.definition import make
+from hpcfl.values import dataclass
 
+if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
 
-def pack(asked: int, messages: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the request that carries messages, each with the number of its step."""
-    found = bytearray([asked])
-    for number, message in messages:
-        found += _HEAD.pack(number, len(message))
-        found += message
-    return bytes(found)
-
-
-def unpack(request: bytes) -> tuple[int, Iterator[tuple[int, memoryview]]]:
-    """Return the step to answer, and the messages of a request, each with its step's number."""
-    if not request:
-        raise MessageError("request", "the server", "it is empty")
-    return request[0], _messages(memoryview(request)[1:])
+# In place of the step to answer: the messages are only to be taken.
+NOTHING = 255
+Messages = Sequence[tuple[int, bytes]]
 
 
-def _messages(rest: memoryview) -> Iterator[tuple[int, memoryview]]:
-    while rest:
-        if len(rest) < _HEAD.size:
-            raise MessageError("request", "the server", "it ends within a message")
-        number, size = _HEAD.unpack_from(rest)
-        message, rest = rest[_HEAD.size : _HEAD.size + size], rest[_HEAD.size + size :]
-        if len(message) < size:
-            raise MessageError("request", "the server", "it ends within a message")
-        yield number, message
+@dataclass(frozen=True)
+class Offer:
+    """A round, or the enrolment before all rounds, as the server describes it to its clients."""
+
+    run: str  # what tells the run from all others
+    name: str  # of the protocol
+    parameters: Mapping[str, Any]  # those that are not the default
+    round: int  # `rounds.enrolment.NO_ROUND` for the enrolment
+    # The enrolment ids of the devices 0 to N - 1; empty if the protocol has no enrolment.
+    members: Sequence[int]
+    population: int  # the number of devices that enrolled
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in the round."""
+        return int(self.parameters["devices"])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of all values, 32 bytes."""
+        return hashlib.sha256(msgpack.packb(self.plain())).digest()
+
+    def plain(self) -> list[Any]:
+        """Return all values, as a request carries them."""
+        about = [self.run, self.name, dict(self.parameters)]
+        return [*about, self.round, [*self.members], self.population]
+
+    @cached_property
+    def protocol(self) -> AggregationProtocol:
+        """The protocol, whose keys belong to this offer alone; UsageError if it cannot be.
+
+        Its model is empty: a framework sends the model by itself.
+        """
+        parameters = make(Parameters, self.parameters)
+        if parameters.security == "active":
+            raise UsageError(
+                "--security active needs public keys that do not come from the server, and "
+                "frameworks have none: leave it out"
+            )
+        protocol = find(self.name)(parameters)
+        protocol.model_dim = 0
+        protocol.run = f" run {self.run} offer {self.digest.hex()}"
+        return protocol
+
+    @cached_property
+    def enrolment(self) -> Enrolment | None:
+        """What devices do before all rounds, or None."""
+        from hpcfl.algorithms.aggregation.enrolment import transport_keys
+
+        protocol = self.protocol
+        if protocol.parameters.transport_keys == "run":
+            return transport_keys(self.population)
+        return protocol.enrolment(self.population, protocol.helpers)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to one client, a device with an id below N or a helper with one from N on."""
+
+    offer: Offer
+    id: int
+    asked: int  # the number of the step to answer, or `NOTHING`
+    messages: Messages  # each with the number of its step
+
+    @property
+    def address(self) -> int:
+        """The receiver's number in envelopes."""
+        return address_of(self.id, self.offer.devices)
+
+    def packed(self) -> bytes:
+        """Return the bytes of the request."""
+        packed: bytes = msgpack.packb([self.offer.plain(), self.id, self.asked, [*self.messages]])
+        return packed
+
+    @classmethod
+    def read(cls, raw: bytes) -> Request:
+        """Return the request of these bytes; MessageError if they hold none."""
+        try:
+            values, id, asked, messages = msgpack.unpackb(raw)
+            offer = Offer(*values)
+            texts = [offer.run, offer.name, *offer.parameters]
+            numbers = [id, asked, offer.round, offer.population, *offer.members]
+            numbers += [step for step, _ in messages]
+            whole = all(type(number) is int and number >= 0 for number in numbers)
+            if not (
+                whole
+                and all(type(text) is str for text in texts)
+                and all(type(message) is bytes for _, message in messages)
+                and type(offer.parameters.get("devices")) is int
+            ):
+                raise TypeError
+        except (AttributeError, TypeError, ValueError, msgpack.UnpackException):
+            raise MessageError("request", "the server", "it is malformed") from None
+        return cls(offer, id, asked, [(step, message) for step, message in messages])
+
+
+def address_of(id: int, devices: int) -> int:
+    """Return the number in envelopes of a device, or of a helper with an id from N on."""
+    return id if id < devices else envelope.HELPERS + id - devices
+
+
+def run_of(raw: bytes) -> str:
+    """Return the run that a request belongs to; "" if it is malformed."""
+    try:
+        return Request.read(raw).offer.run
+    except MessageError:
+        return ""

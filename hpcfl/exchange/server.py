@@ -8,14 +8,20 @@ wait until a step needs replies, and then leave together, one request to each cl
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
 from hpcfl.comm.loopback import Loopback
@@ -24,13 +30,22 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import AddInto, Produce
 from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.exchange import request
+from hpcfl.exchange.request import NOTHING, Messages, Offer, Request
+from hpcfl.options.definition import asked_for, make
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.rounds.driver import Round, RoundConfig
+from hpcfl.rounds.enrolment import NO_ROUND
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.values import dataclass
+from hpcfl.values import dataclass, replace
 
 Replies = Mapping[int, bytes]
+Requests = Mapping[int, bytes]
+Ask = Callable[[Requests], Replies]
+# Makes a request for a client from the step to answer and messages.
+Pack = Callable[[int, int, Messages], bytes]
 
 
 @dataclass(frozen=True)
@@ -38,7 +53,6 @@ class Exchange:
     """Requests to clients, by id, which each answer with one reply."""
 
     name: str  # of the step that they answer
-    role: Role
     upload: bool  # whether the replies hold the devices' vectors
     requests: Mapping[int, bytes]
 
@@ -60,12 +74,14 @@ class _Waiting(Loopback):
         self,
         steps: Sequence[Step],
         placement: Placement,
+        pack: Pack,
         answers: Callable[[Exchange], Replies],
         members: Callable[[], Iterable[int]],  # of the committee
     ) -> None:
         super().__init__(placement.devices, placement.helpers)
         self.placement, self.local_devices, self.local_helpers = placement, [], []
         self._steps = steps
+        self._pack = pack
         self._answers = answers
         self._members = members
         self._there = set(range(placement.parties))
@@ -85,8 +101,8 @@ class _Waiting(Loopback):
         """Ask for the replies of a step, and return them by id."""
         step = self._steps[self.step]
         ids = self._asked(step.role)
-        requests = {id: request.pack(self.step, self._waiting.pop(id, [])) for id in ids}
-        exchange = Exchange(step.name, step.role, step.upload, requests)
+        requests = {id: self._pack(id, self.step, self._waiting.pop(id, [])) for id in ids}
+        exchange = Exchange(step.name, step.upload, requests)
         replies = self._answers(exchange) if requests else {}
         self._there -= {*ids} - {*replies}
         for id in sorted({*ids} & {*replies}):
@@ -100,15 +116,12 @@ class _Waiting(Loopback):
         if not ends_with_messages(self._steps):
             return
         requests = {
-            id: request.pack(request.NOTHING, messages)
+            id: self._pack(id, NOTHING, messages)
             for id, messages in self._waiting.items()
             if id in self._there
         }
         if requests:
-            self._answers(Exchange("delivered", Role.DEVICE, False, requests))
-
-    def select(self, ids: Sequence[int]) -> _Waiting:
-        return _Waiting(self._steps, self.placement.select(ids), self._answers, self._members)
+            self._answers(Exchange("delivered", False, requests))
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         self.raise_everywhere(error)
@@ -170,34 +183,121 @@ class _Waiting(Loopback):
         return iter(()), took_part
 
 
-class ServerRound:
-    """The server's side of a round, or of an enrolment.
+class Session:
+    """The server's side of a run: its rounds, after an enrolment of all devices if there is one.
 
-    `server` is the protocol's server of the round. Afterwards it has the sum, and `refused` the
-    devices whose messages it refused or that left, with the reasons.
+    `options` are those of the protocol, by the names of :class:`BenchOptions`. Without `levels`, a
+    protocol that quantises takes the most with which no sum can wrap around.
     """
 
-    def __init__(
-        self, steps: tuple[Step, ...], server: Any, config: RoundConfig, devices: int, helpers: int
-    ) -> None:
+    def __init__(self, protocol: str, dim: int, run: str | None = None, **options: Any) -> None:
+        self.run = run or secrets.token_hex(16)
+        self.name = protocol
+        self.dim = dim
+        self._options = make(ProtocolOptions, without_dropouts(protocol, options))
+        self._population = 0
+        kind = find(protocol)
+        self.helpers = kind.helpers_of(self._options.helpers)
+        # Whether devices enrol before the first round.
+        kept = self._options.transport_keys == "run"
+        self.enrols = kept or kind.enrolment(2, kind.default_helpers) is not None
+
+    def _protocol(self, devices: int) -> AggregationProtocol:
+        """Return the protocol for a number of devices, with all its levels."""
+        protocol, _ = build(self.name, self._options, devices, self.dim)
+        if self._options.levels is None and isinstance(protocol, QuantisedProtocol):
+            parameters = replace(protocol.parameters, levels=protocol.largest_levels())
+            protocol = type(protocol)(parameters)
+        return protocol
+
+    def _offer(self, round_index: int, devices: int, members: Sequence[int]) -> Offer:
+        parameters = asked_for(self._protocol(devices).parameters)
+        members = members if self.enrols else ()
+        return Offer(self.run, self.name, parameters, round_index, members, self._population)
+
+    def enrol(self, devices: int) -> ServerRound | None:
+        """Return the enrolment of devices 0 to n - 1, and of the helpers; None if there is none."""
+        self._population = devices
+        offer = self._offer(NO_ROUND, devices, ())
+        enrolment = offer.enrolment
+        if enrolment is None or not enrolment.steps:
+            return None
+        return ServerRound(offer, enrolment.steps, enrolment.server(), enrolment.largest_message)
+
+    def round(
+        self, index: int, members: Sequence[int], source: SecretSource = system_secrets
+    ) -> ServerRound:
+        """Return a round of some devices, by their enrolment ids in increasing order.
+
+        They are the devices 0 to N - 1 of the round. Raise UsageError if the protocol cannot be
+        played by so many.
+        """
+        offer = self._offer(index, len(members), members)
+        protocol = offer.protocol
+        if self.enrols:
+            protocol.join({}, members, self._population)
+        server = protocol.server(index, np.empty(0, np.float32), source)
+        return ServerRound(offer, protocol.steps, server, protocol.largest_message)
+
+
+class ServerRound:
+    """The server's side of a round, or of an enrolment."""
+
+    def __init__(self, offer: Offer, steps: tuple[Step, ...], server: Any, largest: int) -> None:
         self._asked: queue.SimpleQueue[Exchange | BaseException | None] = queue.SimpleQueue()
         self._answered: queue.SimpleQueue[Replies | None] = queue.SimpleQueue()
+        self.offer, self.server = offer, server
+        self._protocol = offer.protocol
+        helpers = self._protocol.helpers
         # All clients are elsewhere.
-        placement = Placement(np.ones(devices + helpers, np.int64), ranks=2, helpers=helpers)
+        homes = np.ones(offer.devices + helpers, np.int64)
+        placement = Placement(homes, ranks=2, helpers=helpers)
         self._transport = _Waiting(
-            steps, placement, self._answers, lambda: getattr(server, "committee", ())
+            steps,
+            placement,
+            lambda id, asked, messages: Request(offer, id, asked, messages).packed(),
+            self._answers,
+            lambda: getattr(server, "committee", ()),
         )
         ledger = Ledger.of(phase_names(steps), self._transport)
+        config = RoundConfig(index=offer.round, dim=0, largest_message=largest)
         self._round = Round(
             *(steps, self._transport, ledger, config), devices={}, server=server, inputs=np.empty
         )
 
     @property
+    def parameters(self) -> Parameters:
+        """The parameters of the round."""
+        return self._protocol.parameters
+
+    def aggregate(self) -> Aggregate:
+        """Return the result of a round, after all its exchanges."""
+        return self._protocol.aggregate(self.server)
+
+    @property
     def refused(self) -> Mapping[int, HpcflError]:
-        """The refused devices, with the reasons."""
+        """The devices whose messages were refused or that left, with the reasons."""
         return self._round.refused
 
-    def exchanges(self) -> Generator[Exchange, Replies, None]:
+    def up_to_upload(self, ask: Ask, replies: Replies | None = None) -> Requests:
+        """Return the requests for uploads, after the exchanges before them; {} after the last one.
+
+        `ask` plays an exchange: it returns the replies to requests. `replies` are those to the
+        requests that this function returned before.
+        """
+        try:
+            exchange = self._going_on.send(replies)
+            while not exchange.upload:
+                exchange = self._going_on.send(ask(exchange.requests))
+        except StopIteration:
+            return {}
+        return exchange.requests
+
+    @cached_property
+    def _going_on(self) -> Generator[Exchange, Replies | None, None]:
+        return self.exchanges()
+
+    def exchanges(self) -> Generator[Exchange, Replies | None, None]:
         """Yield the exchanges of the round, in order; send the replies of each, by id.
 
         A client without a reply leaves the round. Raise HpcflError if the round cannot end. The
@@ -209,7 +309,7 @@ class ServerRound:
             while (exchange := self._asked.get()) is not None:
                 if isinstance(exchange, BaseException):
                     raise exchange
-                self._answered.put((yield exchange))
+                self._answered.put((yield exchange) or {})
         finally:
             self._answered.put(None)
             thread.join()

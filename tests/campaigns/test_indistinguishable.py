@@ -41,8 +41,8 @@ from protocol_rounds import Source, enrolled, play
 from scipy.stats import binom
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation import find, prf, sparse
-from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.aggregation import find, sparse
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
@@ -359,9 +359,10 @@ def test_a_broken_mask_is_seen(breakage, monkeypatch):
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     """Each upload by itself is uniform: only the difference of two shows the fault."""
-    for method in ("pair_contexts", "private_mask_key"):
-        monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
-    monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
+    context = AggregationProtocol.context
+    monkeypatch.setattr(
+        AggregationProtocol, "context", lambda self, index: context(self, index // 2)
+    )
     seed = secrets.randbits(32)
 
     def seeded(index, id):
@@ -376,10 +377,6 @@ def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
 def twice(function):
     """Let the function return the same for rounds 0 and 1, and so on."""
     return lambda index, *rest: function(index // 2, *rest)
-
-
-def without_round(method):
-    return lambda self, index, *rest: method(self, index // 2, *rest)
 
 
 def test_locations_that_leave_out_zeros_are_seen(monkeypatch):

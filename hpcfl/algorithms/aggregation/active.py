@@ -160,6 +160,7 @@ class ActiveDeviceState(SecAggState):
     """What a device keeps in addition: the state of the request to unmask."""
 
     challenge: Challenge | None = field(default_factory=Challenge.known)
+    advertised: bytes = b""  # digest of the keys that the server passed on
     digest: bytes = b""  # of the request that this device has endorsed
     endorsed: bool = False  # whether enough devices have endorsed it
 
@@ -188,6 +189,7 @@ class ActiveDevice(SecAggDevice):
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
         """Derive the keys also from the pair's secret and from the keys that both advertised."""
         links = self._links
+        self.state.advertised = hashlib.sha256(links.advertised.tobytes()).digest()
         own = links.holders.index(self.id)
         agreed = []
         ids = [links.holders[k] for k in peers]
@@ -230,8 +232,8 @@ class ActiveDevice(SecAggDevice):
         assert self.state.request is not None
         self._require_opened(self.state.request.survivors, "endorse these survivors")
         members = np.array(self._protocol.members, "<i8").tobytes()
-        advertised = hashlib.sha256(self._links.advertised.tobytes()).digest()
-        self.state.digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
+        request = members + self.state.advertised + payload.tobytes()
+        self.state.digest = hashlib.sha256(request).digest()
 
     def send_consistency_check(self) -> Payload:
         """Return a tag for each other survivor of the only request endorsed in this round."""
@@ -253,8 +255,8 @@ class ActiveDevice(SecAggDevice):
         return self._member.tagging_secret(self._protocol.members[id])
 
     def _tag_context(self, sender: int, receiver: int) -> bytes:
-        name, round_index = self._protocol.name, self._round
-        return f"hpcfl/1 {name} round {round_index} request from {sender} to {receiver}".encode()
+        head = self._protocol.context(self._round)
+        return f"{head} request from {sender} to {receiver}".encode()
 
     # unmask
 

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import MODEL, Enrolment
+from hpcfl.algorithms.aggregation.base import MODEL, AggregationProtocol, Enrolment
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import (
     bits,
@@ -63,9 +63,9 @@ def pair_context(device: int, helper: int) -> bytes:
     return f"hpcfl/1 assisted device {device} helper {helper} secret".encode()
 
 
-def mask_context(round_index: int) -> bytes:
+def mask_context(protocol: AggregationProtocol, round_index: int) -> bytes:
     """Return the context that derives the key of a round's mask from that secret."""
-    return f"hpcfl/1 assisted round {round_index} additive mask".encode()
+    return f"{protocol.context(round_index)} additive mask".encode()
 
 
 class AssistedMember(Enrolled):
@@ -91,11 +91,11 @@ class AssistedMember(Enrolled):
         offered = dict(enumerate(public))
         self._keep([*keys.agreed(self._pair.private, offered, context, SECRET_BYTES).values()])
 
-    def mask_keys(self, round_index: int) -> list[bytes]:
+    def mask_keys(self, protocol: AggregationProtocol, round_index: int) -> list[bytes]:
         """Return the keys of a round's masks with all helpers; refuse an earlier round."""
         # Two vectors under the same masks would reveal their difference.
         self.enter(round_index)
-        context = mask_context(round_index)
+        context = mask_context(protocol, round_index)
         return [keys.derive(self._secret(helper), context) for helper in range(self._helpers)]
 
 
@@ -104,6 +104,7 @@ class HelpingMember(Enrolled):
 
     party = "helper"
     entered = "had a list of survivors for"
+    kept = (*Enrolled.kept, "_there")
 
     def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
         super().__init__(number, devices, secrets)
@@ -123,14 +124,17 @@ class HelpingMember(Enrolled):
         self._there = {*listed}
         self._keep([agreed.get(id, bytes(SECRET_BYTES)) for id in range(self.devices)])
 
-    def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
+    def mask_keys(
+        self, protocol: AggregationProtocol, round_index: int, ids: Sequence[int]
+    ) -> list[bytes]:
         """Return the keys of a round's masks of some devices; refuse an earlier round.
 
         A device that has not enrolled has no mask; its upload, if any, is its own choice.
         """
         # The difference of two sums would be a sum over fewer devices.
         self.enter(round_index)
-        return [keys.derive(self._secret(id), mask_context(round_index)) for id in self.known(ids)]
+        context = mask_context(protocol, round_index)
+        return [keys.derive(self._secret(id), context) for id in self.known(ids)]
 
     def known(self, ids: Sequence[int]) -> list[int]:
         """Return the enrolled ones among some devices."""
@@ -189,7 +193,7 @@ class AssistedDevice(QuantisedDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus its masks with all helpers."""
-        mask_keys = self._member.mask_keys(self._round)
+        mask_keys = self._member.mask_keys(self._protocol, self._round)
         return self._masked(vector, mask_keys, [1] * len(mask_keys))
 
 
@@ -210,7 +214,7 @@ class Helper:
         broken = objection(self._protocol.promises(), outcome)
         if broken is not None:
             raise RefusedError(f"{member.name} refuses to unmask: {broken}")
-        self._keys = member.mask_keys(self._round, survivors)
+        self._keys = member.mask_keys(self._protocol, self._round, survivors)
 
     def send_unmask(self) -> Payload:
         """Return minus the sum of the survivors' masks."""

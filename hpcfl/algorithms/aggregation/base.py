@@ -112,6 +112,7 @@ class AggregationProtocol(ABC):
 
     name: ClassVar[str]  # on the command line and in every key derivation
     steps: tuple[Step, ...]  # its exchanges, in order
+    run = ""  # tells the keys of a run from those of others; see :mod:`hpcfl.exchange`
     # Options that the protocol accepts; others are refused.
     options: ClassVar[tuple[type[OptionGroup], ...]] = (CommonOptions,)
 
@@ -147,6 +148,7 @@ class AggregationProtocol(ABC):
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
         self.parameters = parameters
+        self.model_dim = parameters.dim  # of the model that the server sends
         self.helpers = self.helpers_of(parameters.helpers)
         # Which of the enrolled devices play the rounds; see `join`.
         self.enrolled: Mapping[int, Any] = {}
@@ -178,6 +180,10 @@ class AggregationProtocol(ABC):
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment | None:
         """Return the enrolment before the first round, or None if the protocol has none."""
         return None
+
+    def context(self, round_index: int) -> str:
+        """Return what all key contexts of a round begin with; they also name the use of the key."""
+        return f"hpcfl/1 {self.name}{self.run} round {round_index}"
 
     def join(self, enrolled: Mapping[int, Any], members: Sequence[int], population: int) -> None:
         """Let enrolled devices play the rounds.

@@ -81,6 +81,7 @@ class KeyHolder(Enrolled):
     """An enrolled device: the shared key, and the last round in which it decrypted a sum."""
 
     entered = "decrypted a sum of"
+    kept = (*Enrolled.kept, "_public", "_maker", "in_committee")
 
     def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
         super().__init__(id, devices, secrets)
@@ -184,7 +185,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
     """A device's side of one round; `holder` is its state for all rounds."""
 
     def __init__(self, protocol: Ckks, id: int, round_index: int, holder: KeyHolder) -> None:
-        ModelReceiver.__init__(self, protocol.parameters.dim)
+        ModelReceiver.__init__(self, protocol.model_dim)
         WeightedVector.__init__(self, protocol, id)
         self._protocol = protocol
         self._round = round_index
@@ -218,7 +219,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
         self._holder.enter(self._round)
         context = self._holder.context(self._round)
         try:
-            self._decrypted = context.decrypt(encrypted.tobytes(), self._dim)
+            self._decrypted = context.decrypt(encrypted.tobytes(), self._protocol.parameters.dim)
         except ValueError as error:
             raise from_server("decrypt", str(error)) from None
         except OverflowError:

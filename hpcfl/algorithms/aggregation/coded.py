@@ -32,6 +32,7 @@ from hpcfl.algorithms.aggregation.quantised import (
     QuantisedDevice,
     QuantisedProtocol,
     QuantisedServer,
+    until,
 )
 from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile, to_leave_out
 from hpcfl.algorithms.parameters import Parameters
@@ -102,7 +103,7 @@ class CodedProtocol(QuantisedProtocol):
 class CodedState(DeviceState):
     """What a device keeps between the steps of a round."""
 
-    pair: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
+    pair: keys.KeyPair = until("advertise_keys", lambda: keys.KeyPair(b"", b""))
     # Keys shared with the senders and receivers of rows, by id.
     transport_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
     # The pieces that this device holds, by owner.
@@ -130,7 +131,7 @@ class CodedDevice(QuantisedDevice):
             )
         check_public_keys(b"".join(public.values()), [*public])
         secrets = self._agree_on_transport(own.private, [*public], [*public.values()])
-        head = f"hpcfl/1 {self._protocol.name} round {self._round} pair"
+        head = f"{self._protocol.context(self._round)} pair"
         pairs = [(min(self.id, id), max(self.id, id)) for id in public]
         contexts = [f"{head} {low} {high} piece transport".encode() for low, high in pairs]
         derived = keys.derive_each(secrets, contexts)
@@ -141,7 +142,8 @@ class CodedDevice(QuantisedDevice):
         protocol, derived = self._protocol, self.state.transport_keys
         rows = np.empty((len(peers), protocol.row_bytes), np.uint8)
         pairs = ((self.id, peer) for peer in peers)
-        seals = sealed.seals(map(derived.__getitem__, peers), protocol.name, self._round, pairs)
+        head = protocol.context(self._round)
+        seals = sealed.seals(map(derived.__getitem__, peers), head, pairs)
         sealed.seal(seals, map(protocol.field.pack, pieces), rows)
         return np.array(peers, np.int64), rows
 
@@ -156,7 +158,7 @@ class CodedDevice(QuantisedDevice):
         pairs = [(sender, self.id) for sender in senders.tolist()]
         chosen = [derived[sender] for sender, _ in pairs]
         contents = np.empty((len(pairs), protocol.piece_bytes), np.uint8)
-        seals = sealed.seals(chosen, protocol.name, self._round, pairs)
+        seals = sealed.seals(chosen, protocol.context(self._round), pairs)
         closed = sealed.unseal(seals, rows, contents).tolist()
         for (sender, _), failed, content in zip(pairs, closed, contents, strict=True):
             name = f"device {sender}"

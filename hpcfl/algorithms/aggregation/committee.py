@@ -322,7 +322,7 @@ class Committee(CodedProtocol):
 
     def drawn(self, nonce: bytes, round_index: int) -> list[int]:
         """Return the devices of the committee, in the order of their share numbers."""
-        context = f"hpcfl/1 committee round {round_index} members".encode()
+        context = f"{self.context(round_index)} members".encode()
         digest = hashlib.sha256(context + nonce).digest()
         return subset(digest, self.parameters.devices, self.code.devices)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,13 +42,20 @@ class Entering:
 class Enrolled(Entering):
     """A party that enrols under a number."""
 
+    # What it needs in another process; see `hpcfl.exchange.saved`.
+    kept: ClassVar[tuple[str, ...]] = ("_pair", "_secrets", "_size", "_last_round")
+
     def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
         self.id = number
         self.devices = devices
-        self._pair = keys.KeyPair.generate(secrets)
+        self._random = secrets
         # Concatenated secrets shared with each other party.
         self._secrets = b""
         self._size = 0
+
+    @cached_property
+    def _pair(self) -> keys.KeyPair:
+        return keys.KeyPair.generate(self._random)
 
     def send_advertise_keys(self) -> Payload:
         """Return the public key."""
@@ -87,6 +95,8 @@ class TransportKeys(Entering):
     as that device advertises the same key. The keys of a round's rows follow from the secret and
     the number of the round: in a round played twice, they would encrypt two rows with one nonce.
     """
+
+    kept = ("pair", "_public", "_secrets", "_last_round")
 
     def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
         self.id = id

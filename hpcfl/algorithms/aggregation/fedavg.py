@@ -35,7 +35,7 @@ class FedAvgDevice(ModelReceiver):
     """A device that sends its weighted vector without masks."""
 
     def __init__(self, protocol: FedAvg, id: int) -> None:
-        super().__init__(protocol.parameters.dim)
+        super().__init__(protocol.model_dim)
         self.id = id
         self._coding = protocol.parameters.locations
         self._scale = protocol.parameters.weight(id) / protocol.divisor

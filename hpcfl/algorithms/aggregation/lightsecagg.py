@@ -47,7 +47,7 @@ from hpcfl.algorithms.aggregation.base import MODEL
 from hpcfl.algorithms.aggregation.coded import CodedDevice, CodedProtocol, CodedServer, CodedState
 from hpcfl.algorithms.aggregation.messages import parse_vector, read_bits, split_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise, unless_more_collude
-from hpcfl.algorithms.aggregation.quantised import SumServer
+from hpcfl.algorithms.aggregation.quantised import SumServer, until
 from hpcfl.comm.phases import BROADCAST, GATHER, LOCAL, ROUTE, Ids, Method, Payload, Rows, Step
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
@@ -55,15 +55,14 @@ from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.options.protocols import ThreadOptions
 from hpcfl.privacy.threat import LIARS
-from hpcfl.values import dataclass, field
+from hpcfl.values import dataclass
 
 
 @dataclass
 class DeviceState(CodedState):
     """What a device keeps between the steps of a round."""
 
-    # The key of the mask.
-    mask_key: bytes = field(default=b"", repr=False)
+    mask_key: bytes = until("masked_input", bytes)
 
 
 class LightSecAggDevice(CodedDevice):

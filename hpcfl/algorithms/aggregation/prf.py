@@ -32,7 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import MODEL, Enrolment, ModelSender
+from hpcfl.algorithms.aggregation.base import (
+    MODEL,
+    AggregationProtocol,
+    Enrolment,
+    ModelSender,
+)
 from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
 from hpcfl.algorithms.aggregation.messages import bits, check_public_keys, from_server, read_bits
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
@@ -66,7 +71,9 @@ class Member(Enrolled):
         seeds = keys.agreed(self._pair.private, peers, partial(pair_context, self.id), SEED_BYTES)
         self._keep([seeds.get(id, bytes(SEED_BYTES)) for id in range(self.devices)])
 
-    def mask_keys(self, round_index: int, selected: Sequence[int]) -> dict[int, bytes]:
+    def mask_keys(
+        self, protocol: AggregationProtocol, round_index: int, selected: Sequence[int]
+    ) -> dict[int, bytes]:
         """Return the keys of one round's masks with every other selected device, by id.
 
         The round must be later than all before; `selected` is in increasing order. RefusedError if
@@ -79,7 +86,7 @@ class Member(Enrolled):
             raise RefusedError(f"{refuses} is selected alone, so the sum would be its vector")
         # Two vectors under the same masks would reveal their difference.
         self.enter(round_index)
-        context = round_context(round_index, selected, self.devices)
+        context = round_context(protocol.context(round_index), selected, self.devices)
         return {
             peer: keys.derive(self._secret(peer), context) for peer in selected if peer != self.id
         }
@@ -90,13 +97,13 @@ def pair_context(i: int, j: int) -> bytes:
     return f"hpcfl/1 prf pair {min(i, j)} {max(i, j)} seed".encode()
 
 
-def round_context(round_index: int, selected: Sequence[int], devices: int) -> bytes:
-    """Return the context that derives a round's mask key from a seed.
+def round_context(head: str, selected: Sequence[int], devices: int) -> bytes:
+    """Return the context that derives a round's mask key from a seed; it begins with `head`.
 
     It includes the selection, so masks do not cancel if the server tells devices different ones.
     """
     digest = hashlib.sha256(bits(selected, devices).tobytes()).hexdigest()
-    return f"hpcfl/1 prf round {round_index} selected {digest} of {devices} additive mask".encode()
+    return f"{head} selected {digest} of {devices} additive mask".encode()
 
 
 class KeyDirectory(Directory):
@@ -126,13 +133,13 @@ class PrfDevice(QuantisedDevice):
 
     def receive_model(self, payload: Payload) -> None:
         """Keep the model and the selection."""
-        cut = 4 * self._parameters.dim
+        cut = 4 * self._protocol.model_dim
         self.state = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
-        mask_keys = self._member.mask_keys(self._round, self.state)
+        mask_keys = self._member.mask_keys(self._protocol, self._round, self.state)
         signs = [pair_sign(self._member.id, peer) for peer in mask_keys]
         return self._masked(vector, [*mask_keys.values()], signs)
 

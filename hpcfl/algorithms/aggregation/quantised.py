@@ -315,6 +315,11 @@ class Contributor:
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
 
 
+def until(step: str, default: Callable[[], Any]) -> Any:
+    """Return a field of a device's state, with a secret that no step after the named one needs."""
+    return field(default_factory=default, repr=False, metadata={"until": step})
+
+
 @dataclass
 class DeviceState:
     """What a device keeps between the steps of a round."""
@@ -329,6 +334,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
     """
 
     state_class: ClassVar[type[Any]] = DeviceState
+    kept = ("state",)
 
     def __init__(
         self,
@@ -337,7 +343,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
         round_index: int,
         secrets: SecretSource = system_secrets,
     ) -> None:
-        ModelReceiver.__init__(self, protocol.parameters.dim)
+        ModelReceiver.__init__(self, protocol.model_dim)
         Contributor.__init__(self, protocol, id, round_index)
         self._secrets = secrets
         self._parameters = protocol.parameters

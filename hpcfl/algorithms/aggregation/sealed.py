@@ -22,14 +22,11 @@ CLOSED = "it does not decrypt"  # why a row is refused
 Seal = tuple[bytes, bytes, bytes]
 
 
-def seals(
-    keys: Iterable[bytes], protocol: str, round_index: int, pairs: Iterable[tuple[int, int]]
-) -> Iterator[Seal]:
-    """Yield the seals of rows; `pairs` are the sender and the receiver of each."""
-    head = f"hpcfl/1 {protocol} round {round_index} from"
+def seals(keys: Iterable[bytes], context: str, pairs: Iterable[tuple[int, int]]) -> Iterator[Seal]:
+    """Yield the seals of a round's rows; `pairs` are the sender and the receiver of each."""
     for key, (sender, receiver) in zip(keys, pairs, strict=True):
         nonce = sender.to_bytes(4, "little") + receiver.to_bytes(8, "little")
-        yield key, nonce, f"{head} {sender} to {receiver}".encode()
+        yield key, nonce, f"{context} from {sender} to {receiver}".encode()
 
 
 def seal(seals: Iterable[Seal], contents: Iterable[Any], rows: Rows) -> None:

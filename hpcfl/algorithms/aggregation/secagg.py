@@ -55,6 +55,7 @@ from hpcfl.algorithms.aggregation.quantised import (
     QuantisedDevice,
     QuantisedProtocol,
     SumServer,
+    until,
 )
 from hpcfl.algorithms.aggregation.ranges import RangeSum, mask_rows
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Shares
@@ -116,18 +117,16 @@ def pair_sign(i: int, j: int) -> int:
 class SecAggState(DeviceState):
     """What a device keeps between the steps of a round."""
 
-    transport: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
+    transport: keys.KeyPair = until("advertise_keys", lambda: keys.KeyPair(b"", b""))
     masking: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
-    seed: bytes = field(default=b"", repr=False)  # of the private mask
+    seed: bytes = until("masked_input", bytes)  # of the private mask
     # Concatenated keys that encrypt shares, by holder; kept until all shares are opened.
     transport_keys: bytes = field(default=b"", repr=False)
     links: Neighbourhood | None = None
     # By holder, this device included: whether it is in U2, and the shares from it.
     have: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
-    shares: Elements = field(
-        default_factory=lambda: np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32), repr=False
-    )
-    challenge: sharing.Challenge | None = None
+    shares: Elements = until("unmask", lambda: np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32))
+    challenge: sharing.Challenge | None = until("checks", lambda: None)
     checked: bool = False
     expelled: int | None = None  # number of expelled devices, linked with this one or not
     request: Request | None = None
@@ -181,6 +180,7 @@ class SecAggDevice(QuantisedDevice):
         derived = self._seal_keys(peers, secrets)
         derived.insert(links.holders.index(self.id), bytes(TRANSPORT_KEY_BYTES))
         state.transport_keys = b"".join(derived)
+        state.links = links.without_shares_keys()
         state.have = np.zeros(len(links.holders), np.bool_)
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
@@ -201,8 +201,7 @@ class SecAggDevice(QuantisedDevice):
         ).astype("<u4", copy=False)
         own = links.holders.index(self.id)
         state.have[own] = True
-        state.shares = np.full(shares.shape, ABSENT, np.uint32)
-        state.shares[own] = shares[own]
+        state.shares = shares[[own]]
         peers = np.delete(np.arange(len(links.holders)), own)
         ids = np.array(links.holders, np.int64)[peers]
         rows = np.empty((peers.size, SHARE_BYTES), np.uint8)
@@ -219,6 +218,11 @@ class SecAggDevice(QuantisedDevice):
         self._once("open its shares")  # their keys are used once
         state, index, ids = self.state, self._index, senders.tolist()
         places = [index[sender] for sender in ids]
+        own, state.shares = (
+            state.shares,
+            np.full((len(index), KEY_SHARE + SEED_SHARE), ABSENT, np.uint32),
+        )
+        state.shares[state.have] = own
         state.have[places] = True
         seals = self._seals(places, [(sender, self.id) for sender in ids])
         contents = np.zeros((len(ids), SHARE_BYTES - sealed.TAG_BYTES), np.uint8)
@@ -240,7 +244,7 @@ class SecAggDevice(QuantisedDevice):
         """Return the seals of the rows between this device and the holders at some places."""
         derived = keys.cut(self.state.transport_keys, TRANSPORT_KEY_BYTES)
         chosen = [derived[place] for place in places]
-        return sealed.seals(chosen, self._protocol.name, self._round, pairs)
+        return sealed.seals(chosen, self._protocol.context(self._round), pairs)
 
     def _require_members(self) -> None:
         count = int(self.state.have.sum())
@@ -786,19 +790,19 @@ class SecAgg(QuantisedProtocol):
 
     def round_context(self, round_index: int) -> bytes:
         """Return the hash context of a round's links."""
-        return f"hpcfl/1 {self.name} round {round_index} links".encode()
+        return f"{self.context(round_index)} links".encode()
 
     def pair_contexts(
         self, round_index: int, i: int, peers: Sequence[int], use: str
     ) -> list[bytes]:
         """Return the contexts that derive keys for one use from the secrets of `i` and peers."""
-        head = f"hpcfl/1 {self.name} round {round_index} pair"
+        head = f"{self.context(round_index)} pair"
         pairs = [(i, j) if i < j else (j, i) for j in peers]
         return [f"{head} {low} {high} {use}".encode() for low, high in pairs]
 
     def private_mask_key(self, round_index: int, device: int, seed: bytes) -> bytes:
         """Return the key of a device's private mask (eq. 12)."""
-        context = f"hpcfl/1 {self.name} round {round_index} device {device} private mask"
+        context = f"{self.context(round_index)} device {device} private mask"
         return keys.derive(seed, context.encode())
 
     def mask_secrets(

@@ -62,11 +62,13 @@ from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.privacy.ring import best_threshold, choose
 from hpcfl.privacy.threat import Threat
-from hpcfl.values import dataclass, field
+from hpcfl.values import dataclass, field, replace
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
-SHARES, MASKS = range(2)  # the use of a device's first public key, and of its second
+# The use of a device's first public key, and of its second: places from the end, because a device
+# that has used the first ones keeps only the second.
+SHARES, MASKS = -2, -1
 NEIGHBOUR = np.dtype([("id", "<u4"), ("keys", "u1", ADVERTISED_BYTES)])
 
 
@@ -77,21 +79,23 @@ class Neighbourhood:
     own: int  # the device's id
     holders: tuple[int, ...]  # ids of the holders of its shares, its own included
     numbers: tuple[int, ...]  # the holders' numbers in its secret sharing
-    # The concatenated pairs of public keys of all holders. If keys are broadcast, this is a view of
-    # the message, which all devices of a process share.
-    advertised: Payload
+    # The public keys of all holders, shape (holders, uses, 32). Broadcast keys are a view of the
+    # message, which all devices of a process share.
+    advertised: NDArray[np.uint8]
     position: int = 0  # the device's place on the ring; 0 where there is no ring
     nonce: bytes = field(default=b"", repr=False)  # determines the order, with the keys
 
     def advertised_by(self, index: int) -> bytes:
         """Return a holder's two keys."""
-        start = ADVERTISED_BYTES * index
-        return self.advertised[start : start + ADVERTISED_BYTES].tobytes()
+        return self.advertised[index].tobytes()
 
     def public_keys(self, use: int, places: Sequence[int]) -> list[bytes]:
         """Return the keys of the holders at some places for one use, `SHARES` or `MASKS`."""
-        pairs = self.advertised.reshape(-1, 2, keys.KEY_BYTES)
-        return keys.cut(pairs[places, use].tobytes())
+        return keys.cut(self.advertised[places, use].tobytes())
+
+    def without_shares_keys(self) -> Neighbourhood:
+        """Return the same without the keys for one use, `SHARES`."""
+        return replace(self, advertised=self.advertised[:, MASKS:])
 
     def check_keys(self) -> None:
         """Refuse unusable keys, as errors of their owners.
@@ -193,7 +197,7 @@ class Topology:
         named, rest = split_bits(payload, self.devices, phase)
         listed = parse_vector(rest, "u1", ADVERTISED_BYTES * len(named), phase)
         members = _tuple_of(payload[: -(-self.devices // 8)].tobytes())
-        found = Neighbourhood(own, members, members, listed)
+        found = Neighbourhood(own, members, members, listed.reshape(-1, 2, keys.KEY_BYTES))
         if own not in members or found.advertised_by(members.index(own)) != advertised:
             raise from_server(phase, "this device's own keys are not as it sent them")
         return found
@@ -285,7 +289,8 @@ class RingGraph(Topology):
         holders.insert(place, own)
         both = np.insert(neighbours["keys"], place, np.frombuffer(advertised, np.uint8), axis=0)
         nonce = payload[:NONCE_BYTES].tobytes()
-        return Neighbourhood(own, tuple(holders), tuple(slots), both.reshape(-1), position, nonce)
+        pairs = both.reshape(-1, 2, keys.KEY_BYTES)
+        return Neighbourhood(own, tuple(holders), tuple(slots), pairs, position, nonce)
 
     def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
         holder_at = dict(zip(neighbourhood.numbers, neighbourhood.holders, strict=True))

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,7 +126,10 @@ def test_the_committee_is_the_smallest_that_costs_at_most_twice_what_all_would()
 def drawn(devices, size, nonce, index):
     """Return the committee of a round, of so many devices."""
     plan, code = SimpleNamespace(devices=devices), SimpleNamespace(devices=size)
-    return Committee.drawn(SimpleNamespace(parameters=plan, code=code), nonce, index)
+    context = partial(Committee.context, Committee)
+    return Committee.drawn(
+        SimpleNamespace(parameters=plan, code=code, context=context), nonce, index
+    )
 
 
 def test_the_committee_follows_from_a_nonce_and_is_any_set_equally_often():

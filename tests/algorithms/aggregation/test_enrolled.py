@@ -172,7 +172,7 @@ def test_a_server_that_selects_differently_towards_devices_gets_no_sum():
     lie = played.told("model")[:-1] + bits([0, 1, 2, 3], DEVICES)
     played.devices[0].receive_model(raw(lie))
     sent = [played.devices[slot].send_masked_input(vectors[slot]).view("<u4") for slot in range(3)]
-    extra = of_pairs()[3].mask_keys(0, [0, 1, 2, 3])[0]
+    extra = of_pairs()[3].mask_keys(protocol, 0, [0, 1, 2, 3])[0]
     total = sum(row.astype(np.int64) for row in sent)
     total -= np.frombuffer(stream(extra, 80_000), "<u4").astype(np.int64)
     observed = np.bincount(total % FQ.modulus * 64 // FQ.modulus, minlength=64)
@@ -257,7 +257,7 @@ def test_a_device_agrees_with_helpers_that_are_two(sent, words):
     with pytest.raises(MessageError, match=words):
         device.receive_offer(raw(sent(key) + b"\xfe"))
     with pytest.raises(RefusedError, match="it has not enrolled"):
-        device.mask_keys(0)
+        device.mask_keys(assisted(), 0)
 
 
 def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alone():
@@ -310,7 +310,7 @@ def test_a_helper_counts_only_devices_that_have_enrolled():
     helper = Assisted.enrolment(DEVICES, 1).helper(0, helper_secrets(SEED, NO_ROUND, 0))
     helper.receive_advertise_keys(raw(b"".join(PUBLIC[:6]) + bytes(32)))
 
-    assert 6 == len(helper.mask_keys(0, range(7)))
+    assert 6 == len(helper.mask_keys(assisted(), 0, range(7)))
     assert list(range(6)) == helper.known(range(7))
     with pytest.raises(RefusedError, match="refuses to enrol twice"):
         helper.receive_advertise_keys(raw(bytes(32 * DEVICES)))

@@ -1,0 +1,1 @@
+"""hpcfl's protocols inside frameworks for federated learning; each module needs its framework."""

@@ -1,0 +1,373 @@
+"""Secure aggregation in Flower's Message API: a wrapper for strategies, and a mod for clients.
+
+    strategy = SecureAggregation(FedAvg(), "secagg")      # in the ServerApp
+
+    @app.train(mods=[mod()])                              # in the ClientApp
+    def train(message, context): ...
+
+The server exchanges messages with the clients before the strategy's own train messages, which carry
+a request in addition, and after their replies. The strategy itself gets one reply: the mean of the
+clients' changes, added to the model. docs/frameworks.md says what is protected, and what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from logging import ERROR, INFO
+from pathlib import Path
+from typing import Any
+
+import flwr.serverapp.strategy as strategies
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common import log
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.errors import HpcflError, RefusedError, UsageError
+from hpcfl.exchange.client import Client
+from hpcfl.exchange.journal import FileJournal
+from hpcfl.exchange.policy import Policy
+from hpcfl.exchange.request import run_of
+from hpcfl.exchange.server import ServerRound, Session
+from hpcfl.integrations import updates
+from hpcfl.values import dataclass
+
+# The name of hpcfl's record in messages, and in the state of a client.
+RECORD = "hpcfl"
+# They need single updates, or noise or clipping that is not part of a protocol.
+_REFUSED = (
+    *("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+    *("FedXgbBagging", "FedXgbCyclic", "DifferentialPrivacyServerSideFixedClipping"),
+    *(
+        "DifferentialPrivacyServerSideAdaptiveClipping",
+        "DifferentialPrivacyClientSideFixedClipping",
+    ),
+    "DifferentialPrivacyClientSideAdaptiveClipping",
+)
+
+
+class SecureAggregation(Strategy):
+    """A strategy whose server learns the mean of the clients' models, and no single one.
+
+    Parameters
+    ----------
+    strategy
+        A strategy that averages models, such as FedAvg, FedAdam or FedAvgM.
+    protocol
+        The name of a protocol of hpcfl.
+    most_examples
+        The most training examples of any client: a client's weight is its share of them. None if
+        all clients count the same.
+    helpers
+        The ids of the nodes that are helpers of `assisted`, each of another institution. They are
+        not sampled.
+    evaluation
+        Whether to ask clients for their evaluations, which they send in the clear.
+    timeout_seconds
+        How long to wait for the replies of each exchange other than the training itself.
+    **options
+        Options of the protocol, as `clip`, `gamma`, `dropout` or `bits`.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        protocol: str = "secagg",
+        *,
+        most_examples: float | None = 100_000,
+        helpers: Sequence[int] = (),
+        evaluation: bool = False,
+        timeout_seconds: float = 600,
+        **options: Any,
+    ) -> None:
+        refused = tuple(getattr(strategies, name) for name in _REFUSED)
+        if isinstance(strategy, refused):
+            raise UsageError(
+                f"{type(strategy).__name__} looks at single updates, which secure aggregation "
+                "hides: wrap FedAvg or another strategy that averages"
+            )
+        updates.check_weighted(protocol, most_examples)
+        if helpers:
+            options["helpers"] = len(helpers)
+        self.strategy = strategy
+        self._protocol, self._options = protocol, options
+        self._most, self._helpers = most_examples, [*helpers]
+        self._evaluation, self._timeout = evaluation, timeout_seconds
+        self._session: Session | None = None
+        self._enrolled: list[int] = []  # nodes by enrolment id
+        self._played: _Played | None = None
+
+    def summary(self) -> None:
+        """Log the protocol and the wrapped strategy."""
+        log(INFO, "\t├──> Secure aggregation: %s", self._protocol)
+        self.strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Play a round up to the upload, and return the strategy's messages with its requests."""
+        hidden = _Hiding(grid, self._helpers)
+        chosen = self.strategy.configure_train(server_round, arrays, config, hidden)
+        messages = {message.metadata.dst_node_id: message for message in chosen}
+        self._played = None
+        if not messages:
+            return []
+        try:
+            played = self._begun(server_round, arrays, grid, {*messages}, hidden)
+            requests = played.round.up_to_upload(played.ask)
+        except HpcflError as error:
+            _log_failed(server_round, error)
+            return []
+        self._played = played
+        found = []
+        for id, asked in requests.items():
+            message = messages[played.nodes[id]]
+            record = ConfigRecord({"request": asked, "most-examples": float(self._most or 0)})
+            found.append(
+                Message(
+                    RecordDict({**message.content, RECORD: record}),
+                    dst_node_id=message.metadata.dst_node_id,
+                    message_type=message.metadata.message_type,
+                    ttl=message.metadata.ttl,
+                )
+            )
+        return found
+
+    def _begun(
+        self, server_round: int, arrays: ArrayRecord, grid: Grid, chosen: set[int], hidden: _Hiding
+    ) -> _Played:
+        """Return a round of the chosen nodes, after the enrolment if it is the first."""
+        if self._session is None:
+            dim = updates.length(arrays.to_numpy_ndarrays(), self._most)
+            self._session = Session(self._protocol, dim, **self._options)
+        session, timeout = self._session, self._timeout
+        if session.helpers != len(self._helpers):
+            raise UsageError(
+                f"{self._protocol} has {session.helpers} helpers, and {len(self._helpers)} nodes "
+                "are named as helpers"
+            )
+        if not session.enrols:
+            nodes = sorted(chosen)
+            played = session.round(server_round, range(len(nodes)))
+            return _Played(played, nodes, arrays, grid, timeout)
+        if not self._enrolled:
+            everybody = sorted(hidden.get_node_ids())
+            nodes = [*everybody, *self._helpers]
+            enrolment = session.enrol(len(everybody))
+            if enrolment is not None:
+                enrolling = _Played(enrolment, nodes, arrays, grid, timeout)
+                enrolment.up_to_upload(enrolling.ask)
+            self._enrolled = everybody
+        members = [id for id, node in enumerate(self._enrolled) if node in chosen]
+        if len(members) < len(chosen):
+            log(INFO, "%d nodes joined after the enrolment: left out", len(chosen) - len(members))
+        nodes = [*(self._enrolled[id] for id in members), *self._helpers]
+        return _Played(session.round(server_round, members), nodes, arrays, grid, timeout)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Play the rest of the round, and let the strategy have the mean."""
+        played, there = self._played, [*_with_record(replies)]
+        self._played, one = None, []
+        if played is not None:
+            try:
+                played.round.up_to_upload(played.ask, played.told(there))
+                one = [self._mean(played, there)]
+            except HpcflError as error:
+                _log_failed(server_round, error)
+        return self.strategy.aggregate_train(server_round, one)
+
+    def _mean(self, played: _Played, replies: Sequence[Message]) -> Message:
+        """Return the mean of a round as the reply of one client."""
+        before, clip = played.arrays, played.round.parameters.clip
+        after = updates.applied(
+            before.to_numpy_ndarrays(), played.round.aggregate(), self._most, clip
+        )
+        key = getattr(self.strategy, "weighted_by_key", "num-examples")
+        # Only clients whose mod says so send metrics.
+        metrics = [reply.content for reply in replies if reply.content.metric_records]
+        averaged = aggregate_metricrecords(metrics, key) if metrics else MetricRecord()
+        averaged[key] = 1.0
+        model = ArrayRecord(dict(zip(before.keys(), map(Array, after), strict=True)))
+        replies[0].content = RecordDict({"arrays": model, "metrics": averaged})
+        return replies[0]
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask for evaluations if that is wanted."""
+        if not self._evaluation:
+            return []
+        hidden = _Hiding(grid, self._helpers)
+        return self.strategy.configure_evaluate(server_round, arrays, config, hidden)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy aggregate evaluations."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+
+@dataclass
+class _Played:
+    """A round, or an enrolment, that is being played with some nodes."""
+
+    round: ServerRound
+    nodes: Sequence[int]  # of the clients by number: devices, then helpers
+    arrays: ArrayRecord  # the model before the round
+    grid: Grid
+    timeout: float
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Return the replies to requests that come without a model."""
+        messages = [
+            Message(
+                RecordDict({RECORD: ConfigRecord({"request": asked})}),
+                dst_node_id=self.nodes[id],
+                message_type=MessageType.TRAIN,
+            )
+            for id, asked in requests.items()
+        ]
+        return self.told(self.grid.send_and_receive(messages, timeout=self.timeout))
+
+    def told(self, replies: Iterable[Message]) -> dict[int, bytes]:
+        """Return the clients' replies by number."""
+        return {
+            self.nodes.index(reply.metadata.src_node_id): reply.content[RECORD]["reply"]
+            for reply in _with_record(replies)
+        }
+
+
+class _Hiding:
+    """A grid without the nodes that are helpers."""
+
+    def __init__(self, grid: Grid, helpers: Sequence[int]) -> None:
+        self._grid, self._helpers = grid, {*helpers}
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self._grid.get_node_ids() if node not in self._helpers]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def _with_record(replies: Iterable[Message]) -> Iterator[Message]:
+    for reply in replies:
+        if not reply.has_error() and "reply" in reply.content.get(RECORD, {}):
+            yield reply
+
+
+def _log_failed(server_round: int, error: HpcflError) -> None:
+    log(ERROR, "round %d ends without a sum: %s", server_round, error)
+
+
+def mod(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    weighted_by_key: str = "num-examples",
+    metrics: bool = False,
+    **policy: Any,
+) -> Mod:
+    """Return the mod for a client's train function.
+
+    Parameters
+    ----------
+    folder
+        Where the node keeps its key and its journal, on a disk that lasts; by default what the
+        node's configuration says as `hpcfl-folder`, or `hpcfl` in the folder for programs' states
+        of the user (``XDG_STATE_HOME``).
+    weighted_by_key
+        The metric of the reply that holds the number of training examples.
+    metrics
+        Whether to send the other metrics, and that number, in the clear.
+    **policy
+        The fields of :class:`~hpcfl.exchange.policy.Policy`.
+    """
+    limits = Policy(**policy)
+
+    def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        record = message.content.get(RECORD)
+        if record is None or "request" not in record:
+            reason = (
+                "this client takes part in secure aggregation only: wrap the server's strategy in "
+                "hpcfl.integrations.flower.SecureAggregation"
+            )
+            return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+        trained: list[Message] = []
+
+        def vector(parameters: Parameters) -> NDArray[np.float32]:
+            del message.content[RECORD]
+            reply = call_next(message, context)
+            trained.append(reply)
+            if reply.has_error():
+                raise RefusedError(f"the client did not train: {reply.error.reason}")
+            before, after = (
+                next(iter(content.array_records.values())).to_numpy_ndarrays()
+                for content in (message.content, reply.content)
+            )
+            (about,) = reply.content.metric_records.values()
+            most = record["most-examples"] or None
+            examples = about.get(weighted_by_key, 0)
+            return updates.change(before, after, examples, most, parameters.clip)
+
+        home, asked = _home(folder, context), record["request"]
+        client = _client(asked, context, home, limits)
+        content = RecordDict({RECORD: ConfigRecord({"reply": client.handle(asked, vector)})})
+        context.state[RECORD] = ConfigRecord({"run": client.run, "client": client.save(_key(home))})
+        if trained and metrics:
+            content |= trained[0].content.metric_records
+        return Message(content, reply_to=message)
+
+    return secure
+
+
+def _client(asked: bytes, context: Context, home: Path, limits: Policy) -> Client:
+    """Return the node's client: as it was saved, or a new one for another run."""
+    journal, state = FileJournal(home / "journal"), context.state.get(RECORD)
+    if state is not None and state["run"] == run_of(asked):
+        return Client.restore(state["client"], _key(home), limits, journal)
+    return Client(limits, journal)
+
+
+def _home(folder: str | os.PathLike[str] | None, context: Context) -> Path:
+    """Return the folder of a node, private to its user."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    chosen = folder or context.node_config.get("hpcfl-folder") or Path(state, "hpcfl")
+    home = Path(str(chosen), str(context.node_id))
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return home
+
+
+def _key(home: Path) -> bytes:
+    """Return the key of a node, made when it is first needed."""
+    path = home / "key"
+    with suppress(FileExistsError):
+        # Another process must never read a part of the key.
+        draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        try:
+            os.link(draft, path)
+        finally:
+            draft.unlink()
+    return path.read_bytes()

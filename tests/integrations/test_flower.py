@@ -1,0 +1,201 @@
+"""Secure aggregation inside Flower: the strategy's mean, and what the mod refuses."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs hpcfl[flower]")
+
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+from hpcfl.errors import UsageError
+from hpcfl.integrations.flower import RECORD, SecureAggregation, mod
+
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+NODES, DIM = [11, 12, 13, 14, 15, 16, 17], 50
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+
+
+class Node(Grid):
+    """Nodes in this process; `failing` raise an exception while they train."""
+
+    run = SimpleNamespace(run_id=1)
+    set_run = create_message = push_messages = pull_messages = None
+
+    def __init__(self, app, failing=()):
+        self.app, self.failing, self.sent = app, {*failing}, []
+        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in NODES}
+
+    def get_node_ids(self):
+        return NODES
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return [reply for message in messages for reply in self.handled(message)]
+
+    def handled(self, message):
+        node = message.metadata.dst_node_id
+        message = copy.deepcopy(message)
+        message.metadata.__dict__["_message_id"] = f"{len(self.sent)}"
+        if node in self.failing and message.content.array_records:
+            return []
+        self.sent.append((copy.deepcopy(message), copy.deepcopy(self.contexts[node].state)))
+        return [self.app(message, self.contexts[node])]
+
+
+def trained(node, weights):
+    return weights + np.random.default_rng(node).uniform(-0.1, 0.1, DIM).astype(np.float32)
+
+
+def app_of(*mods):
+    app = ClientApp()
+
+    @app.train(mods=[*mods])
+    def train(message, context):
+        weights = message.content["arrays"]["weights"].numpy()
+        model = {
+            "weights": Array(trained(context.node_id, weights)),
+            "steps": Array(np.array(context.node_id, np.int64)),
+        }
+        metrics = MetricRecord({"num-examples": context.node_id, "loss": 0.5})
+        content = {"arrays": ArrayRecord(model), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def start(strategy, grid, rounds=2):
+    model = ArrayRecord({
+        "weights": Array(np.zeros(DIM, np.float32)),
+        "steps": Array(np.array(10, np.int64)),
+    })  # fmt: skip
+    return strategy.start(grid, model, num_rounds=rounds)
+
+
+def fedavg(kind=FedAvg, **options):
+    return kind(min_available_nodes=5, fraction_evaluate=0.0, **options)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options"),
+    [
+        ("secagg", {}),
+        ("secagg-graph", {}),
+        ("committee", {"bits": 32}),
+        ("assisted", {"helpers": NODES[-2:]}),
+        ("secagg", {"transport_keys": "run"}),
+        ("secagg", {"kind": FedAdam}),
+    ],
+)
+def test_the_model_is_that_of_the_strategy_without_masks(protocol, options, tmp_path):
+    kind = options.pop("kind", FedAvg)
+    plain = Node(app_of())
+    plain.get_node_ids = lambda: [node for node in NODES if node not in options.get("helpers", ())]
+    expected = start(fedavg(kind), plain)
+    grid = Node(app_of(mod(tmp_path)))
+    strategy = SecureAggregation(fedavg(kind), protocol, most_examples=100, clip=10, **options)
+    found = start(strategy, grid)
+
+    for name, atol in (("weights", 1e-5), ("steps", 1)):
+        np.testing.assert_allclose(
+            found.arrays[name].numpy(), expected.arrays[name].numpy(), atol=atol, rtol=0
+        )
+        assert found.arrays[name].numpy().dtype == expected.arrays[name].numpy().dtype
+    for message, _ in grid.sent:
+        if message.metadata.dst_node_id in options.get("helpers", ()):
+            assert not message.content.array_records
+
+
+def test_a_protocol_that_sends_a_part_of_the_coordinates_counts_all_clients_the_same(tmp_path):
+    with pytest.raises(UsageError, match="most_examples=None"):
+        SecureAggregation(fedavg(), "common")
+    grid = Node(app_of(mod(tmp_path)))
+    strategy = SecureAggregation(fedavg(), "common", most_examples=None, alpha=0.5)
+    found = start(strategy, grid, rounds=1).arrays["weights"].numpy()
+    mean = np.mean([trained(node, np.zeros(DIM)) for node in NODES], axis=0)
+    sent = found != 0
+    assert 0 < sent.sum() < DIM
+    np.testing.assert_allclose(found[sent], mean[sent], atol=1e-5)
+
+
+def test_a_client_that_fails_in_its_training_is_not_in_the_mean(tmp_path):
+    grid = Node(app_of(mod(tmp_path)), failing=[12])
+    found = start(SecureAggregation(fedavg()), grid, rounds=1).arrays["weights"].numpy()
+    there = [node for node in NODES if node != 12]
+    models = [trained(node, np.zeros(DIM)) for node in there]
+    np.testing.assert_allclose(found, np.average(models, axis=0, weights=there), atol=1e-4)
+
+
+def test_a_round_without_enough_clients_leaves_the_model_and_says_why(tmp_path, caplog):
+    grid = Node(app_of(mod(tmp_path)), failing=NODES[:5])
+    assert start(SecureAggregation(fedavg()), grid, rounds=1).arrays is None
+    assert "round 1 ends without a sum: round 1 cannot end: 2 of 7 devices" in caplog.text
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+def test_metrics_leave_only_if_the_client_says_so(metrics, tmp_path):
+    found = start(SecureAggregation(fedavg()), Node(app_of(mod(tmp_path, metrics=metrics))))
+    losses = [dict(each).get("loss") for each in found.train_metrics_clientapp.values()]
+    assert losses == pytest.approx([0.5, 0.5]) if metrics else losses in ([], [None, None])
+
+
+@pytest.mark.parametrize("kind", [FedMedian, FedTrimmedAvg])
+def test_strategies_that_look_at_single_models_are_refused(kind):
+    with pytest.raises(UsageError, match="looks at single updates"):
+        SecureAggregation(kind())
+
+
+def test_a_client_with_the_mod_answers_no_plain_message(tmp_path):
+    grid = Node(app_of(mod(tmp_path)))
+    assert start(fedavg(), grid, rounds=1).arrays is None
+
+
+@pytest.mark.parametrize("protocol", ["secagg", "assisted"])
+def test_a_state_that_flower_gives_again_masks_no_second_model(protocol, tmp_path):
+    """The state of before the upload comes back: a crash before it was saved, or two at once."""
+    grid = Node(app_of(mod(tmp_path)))
+    helpers = {"helpers": NODES[-2:]} if protocol == "assisted" else {}
+    start(SecureAggregation(fedavg(), protocol, **helpers), grid, rounds=1)
+    uploads = [(message, state) for message, state in grid.sent if message.content.array_records]
+    message, state = uploads[0]
+    context = Context(1, message.metadata.dst_node_id, {}, state, {})
+    reply = grid.app(message, context).content[RECORD]["reply"]
+    assert len(reply) < DIM
+    assert b"has answered step" in reply
+
+
+def blocks(page, title):
+    """Return the code of the page after a file's name."""
+    found = re.search(rf"`{re.escape(title)}`:\n\n```\w+\n(.*?)```", page, re.DOTALL)
+    assert found, title
+    return found.group(1)
+
+
+def test_the_app_of_the_page_runs_in_flowers_simulation(tmp_path):
+    pytest.importorskip("ray", reason="needs flwr[simulation]")
+    page = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "app").mkdir()
+    for name in ("app/server_app.py", "app/client_app.py"):
+        (tmp_path / name).write_text(blocks(page, name), encoding="utf-8")
+    program = (
+        "from flwr.simulation import run_simulation\n"
+        "from app import client_app, server_app\n"
+        "run_simulation(server_app.app, client_app.app, num_supernodes=5)\n"
+    )
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": "."}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "mean of the model: 0.533" in done.stdout, done.stderr[-3000:]
+    assert len([*(tmp_path / "state" / "hpcfl").iterdir()]) == 5
