@@ -335,7 +335,7 @@ def mod(
         content = RecordDict({RECORD: ConfigRecord({"reply": client.handle(asked, vector)})})
         context.state[RECORD] = ConfigRecord({"run": client.run, "client": client.save(_key(home))})
         if trained and metrics:
-            content |= trained[0].content.metric_records
+            content.update(trained[0].content.metric_records.items())
         return Message(content, reply_to=message)
 
     return secure

@@ -64,6 +64,6 @@ def applied(before: Arrays, aggregate: Aggregate, most: float | None, clip: floa
     found, start = [], 0
     for array in before:
         part = mean[start : start + array.size].reshape(array.shape)
-        found.append((array + part).astype(array.dtype))
+        found.append(np.asarray(array + part, np.result_type(array, np.float32)))
         start += array.size
     return found
