@@ -88,6 +88,6 @@ def assert_right(played, clients):
     """Compare the sum with that of what the survivors contributed, by the plain integers."""
     total = np.zeros(DIM, played.server.total.dtype)
     for id in played.server.survivors:
-        where, values = clients[id]._round._party.contribution(VECTORS[id])
+        where, values = clients[id]._round.party.contribution(VECTORS[id])
         total[where] += values.astype(total.dtype)
     np.testing.assert_array_equal(played.server.total, total)

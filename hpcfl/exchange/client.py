@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.base import Enrolment
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope, rows
 from hpcfl.comm.phases import Pattern, Payload, Role, Step, call
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.exchange import saved
 from hpcfl.exchange.journal import Journal
 from hpcfl.exchange.policy import Policy
@@ -30,6 +31,8 @@ class Client:
     A host that ends the process between two requests saves the client after each reply and restores
     it for the next request; such a client needs a journal.
     """
+
+    kept = ("_run", "_enrolled", "_last")
 
     def __init__(
         self,
@@ -82,11 +85,12 @@ class Client:
 
     def _found(self, offer: Offer, id: int) -> ClientRound | None:
         """Return the current round if it is the one of an offer."""
-        if self._round is None and self._saved.get("round"):
-            kept = self._saved["round"]
-            if kept["digest"] == offer.digest:
-                self._round = self._made(offer, kept["id"])
-                self._round.give_back(self._saved.pop("round"))
+        kept = self._saved.get("round")
+        if kept is not None and kept["digest"] == offer.digest:
+            self._round = self._made(offer, kept["own"]["id"])
+            saved.give_back(self._round, kept["own"])
+            saved.give_back(self._round.party, kept["party"])
+            del self._saved["round"]
         if self._round is None or self._round.offer.digest != offer.digest:
             return None
         if self._round.id != id:
@@ -95,7 +99,7 @@ class Client:
 
     def _begun(self, offer: Offer, id: int) -> ClientRound:
         """Return a new round."""
-        if offer.round == NO_ROUND and (self._run or self._last >= 0):
+        if offer.round == NO_ROUND and self._run:
             raise RefusedError("the client refuses to enrol twice in a run")
         if offer.round != NO_ROUND and offer.round <= self._last:
             raise RefusedError(
@@ -106,55 +110,45 @@ class Client:
 
     def _made(self, offer: Offer, id: int) -> ClientRound:
         """Return a round as it begins."""
-        protocol, enrolment = offer.protocol, offer.enrolment
-        devices, secrets = offer.devices, self._source
-        if id >= devices + protocol.helpers:
+        protocol, enrolment, helper = offer.protocol, offer.enrolment, id - offer.devices
+        if helper >= protocol.helpers:
             raise MessageError("request", "the server", f"there is no client {id} in the round")
-        if enrolment is None:
-            return ClientRound(protocol.steps, protocol.device(id, offer.round, secrets), offer, id)
-        number = id - devices
-        ids = offer.members
-        enrolled = id if offer.round == NO_ROUND else offer.population + number
-        if offer.round != NO_ROUND and number < 0:
-            if len(ids) != devices or not ids[id] < offer.population:
-                raise MessageError(
-                    "request", "the server", "it does not say which devices enrolled"
-                )
-            enrolled = ids[id]
-        if self._member is None:
-            if enrolment.steps and offer.round != NO_ROUND and not self._saved.get("member"):
-                raise RefusedError("the client has not enrolled in the run")
-            make = enrolment.device if number < 0 else enrolment.helper
-            assert make is not None
-            self._member = make(enrolled if number < 0 else number, secrets)
-            self._enrolled = self._saved.get("enrolled", enrolled)
-            saved.give_back(self._member, self._saved.pop("member", {}))
-        if enrolled != self._enrolled:
-            raise RefusedError(f"the client enrolled as {self._enrolled}, and not as {enrolled}")
-        if offer.round == NO_ROUND:
-            return ClientRound(enrolment.steps, self._member, offer, id)
-        protocol.join({enrolled: self._member}, ids, offer.population)
-        party = (
-            protocol.device(id, offer.round, secrets)
-            if number < 0
-            else protocol.helper(number, offer.round, secrets)
-        )
+        if enrolment is not None:
+            self._enrol(offer, enrolment, id)
+            if offer.round == NO_ROUND:
+                return ClientRound(enrolment.steps, self._member, offer, id)
+            protocol.join({self._enrolled: self._member}, offer.members, offer.population)
+        about = offer.round, self._source
+        party = protocol.device(id, *about) if helper < 0 else protocol.helper(helper, *about)
         return ClientRound(protocol.steps, party, offer, id)
+
+    def _enrol(self, offer: Offer, enrolment: Enrolment, id: int) -> None:
+        """Make the state for all rounds; refuse a round that takes the client for another one."""
+        helper, number = id - offer.devices, id
+        if offer.round != NO_ROUND:
+            listed = id < len(offer.members)
+            number = offer.members[id] if listed else offer.population + helper
+        if self._enrolled < 0 and (offer.round == NO_ROUND or not enrolment.steps):
+            self._enrolled = number
+        if self._enrolled < 0:
+            raise RefusedError("the client has not enrolled in the run")
+        if number != self._enrolled or len(offer.members) not in (0, offer.devices):
+            raise RefusedError(f"the client enrolled as {self._enrolled}, and not as {number}")
+        if self._member is None:
+            make = enrolment.device if helper < 0 else enrolment.helper
+            assert make is not None
+            self._member = make(number if helper < 0 else helper, self._source)
+            saved.give_back(self._member, self._saved.pop("member", {}))
 
     def save(self, key: bytes) -> bytes:
         """Return the client's state, sealed under a key of 16 or 32 bytes of its node."""
         if self._journal is None:
             raise UsageError("a client that is saved needs a journal: its state may come back")
-        state = {
-            **self._saved,
-            "run": self._run,
-            "enrolled": self._enrolled,
-            "last": self._last,
-        }
+        state = {**self._saved, "client": saved.kept(self)}
         if self._member is not None:
-            state["member"] = saved.kept(self._member, lambda step: False)
+            state["member"] = saved.kept(self._member)
         if self._round is not None:
-            state["round"] = self._round.kept()
+            state["round"] = self._round.state()
         return saved.seal(state, key)
 
     @classmethod
@@ -169,18 +163,20 @@ class Client:
         """Return the client whose state was saved; UsageError if it does not open."""
         self = cls(policy, journal, secrets)
         self._saved = saved.unseal(sealed, key)
-        self._run, self._last = self._saved["run"], self._saved["last"]
+        saved.give_back(self, self._saved.pop("client"))
         return self
 
 
 class ClientRound:
     """A device or helper in a round or an enrolment."""
 
+    kept = ("id", "_position", "_linked", "_left")
+
     def __init__(self, steps: tuple[Step, ...], party: Any, offer: Offer, id: int) -> None:
         self.offer = offer
         self.id = id  # of a device, or N + k of a helper
         self._steps = steps
-        self._party = party
+        self.party = party
         self._index = offer.round
         self._devices = offer.devices
         self._address = address_of(id, self._devices)
@@ -188,13 +184,13 @@ class ClientRound:
         self._events = [*_events(steps)]
         self._position = 0  # of the next of them
         self._linked: NDArray[np.int64] | None = None  # whom it sent rows to
-        self._left: HpcflError | None = None  # why it left the round
+        self._left = ""  # why it left the round
 
     def handle(self, request: Request, vector: Vector) -> bytes:
         """Return the reply; if the client leaves the round, this and all later ones say why."""
         try:
-            if self._left is not None:
-                raise self._left
+            if self._left:
+                raise RefusedError(self._left)
             for number, message in request.messages:
                 self._advance(number, True)
                 self._take(number, np.frombuffer(message, np.uint8))
@@ -203,7 +199,7 @@ class ClientRound:
             self._advance(request.asked, False)
             return self._reply(request.asked, vector).tobytes()
         except (MessageError, RefusedError) as error:
-            self._left = error
+            self._left = str(error)
             raise
 
     def check(self, request: Request) -> None:
@@ -234,7 +230,7 @@ class ClientRound:
     def _plays(self, role: Role) -> bool:
         if (role is Role.HELPER) != (self.id >= self._devices):
             return False
-        return role is not Role.COMMITTEE or bool(self._party.in_committee)
+        return role is not Role.COMMITTEE or bool(self.party.in_committee)
 
     def _take(self, number: int, message: Payload) -> None:
         step = self._steps[number]
@@ -250,51 +246,34 @@ class ClientRound:
             if others.size or (np.diff(senders) <= 0).any():
                 raise MessageError(step.phase, "the server", "it sent rows of unexpected devices")
             sealed = labelled[:, rows.LABEL_BYTES :]
-            take_rows(step, number, self._index, self._party, self.id, senders, senders, sealed)
+            take_rows(step, number, self._index, self.party, self.id, senders, senders, sealed)
             self._linked = None
             return
         receiver = envelope.ALL if step.pattern is Pattern.BROADCAST else self._address
         payload = envelope.unseal(
             message, step.phase, number, self._index, envelope.SERVER, receiver
         )
-        call(step.receive, self._party, payload)
+        call(step.receive, self.party, payload)
 
     def _reply(self, number: int, vector: Vector) -> Payload:
         step = self._steps[number]
         arguments = [vector(self.offer.protocol.parameters)] if step.upload else []
         if step.pattern is Pattern.ROUTE:
             found, self._linked = sealed_rows(
-                step, number, self._index, self._party, self.id, arguments
+                step, number, self._index, self.party, self.id, arguments
             )
             return found.reshape(-1)
-        payload = call(step.send, self._party, *arguments)
+        payload = call(step.send, self.party, *arguments)
         return envelope.seal(number, self._index, self._address, envelope.SERVER, payload)
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> saved.Plain:
         """Return what the client needs to go on in another process."""
-        party: saved.Plain = {}
-        if self._index != NO_ROUND:  # in an enrolment, the client keeps the party by itself
-            party = saved.kept(self._party, self._over())
-        return {
-            "digest": self.offer.digest,
-            "id": self.id,
-            "position": self._position,
-            "linked": self._linked,
-            "left": None if self._left is None else str(self._left),
-            "party": party,
-        }
-
-    def _over(self) -> Callable[[str], bool]:
-        """Return what tells whether a step lies behind, by its name."""
-        behind = {self._steps[number].name for number, _ in self._events[: self._position]}
-        ahead = {self._steps[number].name for number, _ in self._events[self._position :]}
-        return (behind - ahead).__contains__
-
-    def give_back(self, kept: dict[str, Any]) -> None:
-        """Go on from there."""
-        self._position, self._linked = kept["position"], kept["linked"]
-        self._left = None if kept["left"] is None else RefusedError(kept["left"])
-        saved.give_back(self._party, kept["party"])
+        passed, ahead = self._events[: self._position], self._events[self._position :]
+        behind = {self._steps[number].name for number, _ in passed}
+        behind -= {self._steps[number].name for number, _ in ahead}
+        # In an enrolment, the client keeps the party by itself.
+        party = saved.kept(self.party, behind) if self._index != NO_ROUND else {}
+        return {"digest": self.offer.digest, "own": saved.kept(self), "party": party}
 
 
 def _events(steps: tuple[Step, ...]) -> Iterator[tuple[int, bool]]:

@@ -40,13 +40,14 @@ class FileJournal:
         folder = self._folder / run.encode().hex()
         path = folder / f"{round_index + 1}-{step}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                _sync(folder.parent)
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             except FileExistsError:
                 return False
             _sync(folder)
-            _sync(folder.parent)
             rounds = {each: int(each.name.split("-")[0]) - 1 for each in folder.iterdir()}
             if max(rounds.values()) > round_index:
                 return False
@@ -59,7 +60,7 @@ class FileJournal:
 
 
 def _sync(folder: Path) -> None:
-    """Let a new file survive a crash of the machine: it is empty, so its entry is all there is."""
+    """Let the names in a folder survive a crash of the machine: the files are empty."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)

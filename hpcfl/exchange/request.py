@@ -45,7 +45,8 @@ class Offer:
     @property
     def devices(self) -> int:
         """Number of devices in the round."""
-        return int(self.parameters["devices"])
+        found: int = self.parameters["devices"]
+        return found
 
     @cached_property
     def digest(self) -> bytes:
@@ -110,18 +111,11 @@ class Request:
         try:
             values, id, asked, messages = msgpack.unpackb(raw)
             offer = Offer(*values)
-            texts = [offer.run, offer.name, *offer.parameters]
-            numbers = [id, asked, offer.round, offer.population, *offer.members]
+            numbers = [id, asked, offer.devices, offer.round, offer.population, *offer.members]
             numbers += [step for step, _ in messages]
-            whole = all(type(number) is int and number >= 0 for number in numbers)
-            if not (
-                whole
-                and all(type(text) is str for text in texts)
-                and all(type(message) is bytes for _, message in messages)
-                and type(offer.parameters.get("devices")) is int
-            ):
+            if not all(type(number) is int and number >= 0 for number in numbers):
                 raise TypeError
-        except (AttributeError, TypeError, ValueError, msgpack.UnpackException):
+        except (KeyError, TypeError, ValueError, msgpack.UnpackException):
             raise MessageError("request", "the server", "it is malformed") from None
         return cls(offer, id, asked, [(step, message) for step, message in messages])
 
@@ -129,11 +123,3 @@ class Request:
 def address_of(id: int, devices: int) -> int:
     """Return the number in envelopes of a device, or of a helper with an id from N on."""
     return id if id < devices else envelope.HELPERS + id - devices
-
-
-def run_of(raw: bytes) -> str:
-    """Return the run that a request belongs to; "" if it is malformed."""
-    try:
-        return Request.read(raw).offer.run
-    except MessageError:
-        return ""

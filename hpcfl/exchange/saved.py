@@ -9,7 +9,7 @@ under a key of the node. They say nothing about whether a later state exists: se
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import msgpack
@@ -32,15 +32,15 @@ _ARRAY, _SET, _VALUE = range(3)
 _VALUES = {kind.__name__: kind for kind in (Challenge, KeyPair, Neighbourhood, Request)}
 
 
-def kept(party: Any, over: Callable[[str], bool]) -> Plain:
-    """Return what a party keeps; `over` tells whether a step, by its name, lies behind it."""
+def kept(party: Any, behind: Set[str] = frozenset()) -> Plain:
+    """Return what a party keeps, given the names of the steps that lie behind it."""
     found = {name: vars(party)[name] for name in getattr(party, "kept", ()) if name in vars(party)}
     for name, value in found.items():
         if isinstance(value, DeviceState):
             found[name] = {
                 one.name: getattr(value, one.name)
                 for one in fields(value)
-                if not over(one.metadata.get("until", ""))
+                if one.metadata.get("until") not in behind
             }
     return found
 

@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload, Role, Rows, Step, ends_with_messages, phase_names
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
-from hpcfl.comm.transport import AddInto, Produce
-from hpcfl.crypto.groups import Elements
+from hpcfl.comm.transport import Produce
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.exchange.request import NOTHING, Messages, Offer, Request
 from hpcfl.options.definition import asked_for, make
 from hpcfl.options.protocols import ProtocolOptions
@@ -142,11 +140,6 @@ class _Waiting(Loopback):
         yield from self._refusals.items()
         self._refusals.clear()
         yield from self._exchange()
-
-    def reduce(
-        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
-    ) -> tuple[list[int], Elements]:
-        raise UsageError("only MPI sums uploads on the way to the server")
 
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int
@@ -264,11 +257,6 @@ class ServerRound:
         self._round = Round(
             *(steps, self._transport, ledger, config), devices={}, server=server, inputs=np.empty
         )
-
-    @property
-    def parameters(self) -> Parameters:
-        """The parameters of the round."""
-        return self._protocol.parameters
 
     def aggregate(self) -> Aggregate:
         """Return the result of a round, after all its exchanges."""

@@ -20,19 +20,8 @@ from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
 
-import flwr.serverapp.strategy as strategies
+import flwr.app as fl
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common import log
 from flwr.common.constant import ErrorCode
@@ -43,26 +32,16 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
-from hpcfl.exchange.client import Client
-from hpcfl.exchange.journal import FileJournal
-from hpcfl.exchange.policy import Policy
-from hpcfl.exchange.request import run_of
-from hpcfl.exchange.server import ServerRound, Session
+from hpcfl.exchange import Client, FileJournal, Policy, ServerRound, Session
+from hpcfl.exchange.request import Request
 from hpcfl.integrations import updates
 from hpcfl.values import dataclass
 
 # The name of hpcfl's record in messages, and in the state of a client.
 RECORD = "hpcfl"
-# They need single updates, or noise or clipping that is not part of a protocol.
-_REFUSED = (
-    *("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg"),
-    *("FedXgbBagging", "FedXgbCyclic", "DifferentialPrivacyServerSideFixedClipping"),
-    *(
-        "DifferentialPrivacyServerSideAdaptiveClipping",
-        "DifferentialPrivacyClientSideFixedClipping",
-    ),
-    "DifferentialPrivacyClientSideAdaptiveClipping",
-)
+# What names of strategies begin with that need single updates, or clip or blur them themselves.
+_REFUSED = ("Bulyan", "DifferentialPrivacy", "FedMedian", "FedTrimmedAvg", "FedXgb", "Krum",
+            "MultiKrum", "QFedAvg")  # fmt: skip
 
 
 class SecureAggregation(Strategy):
@@ -99,8 +78,7 @@ class SecureAggregation(Strategy):
         timeout_seconds: float = 600,
         **options: Any,
     ) -> None:
-        refused = tuple(getattr(strategies, name) for name in _REFUSED)
-        if isinstance(strategy, refused):
+        if any(kind.__name__.startswith(_REFUSED) for kind in type(strategy).__mro__):
             raise UsageError(
                 f"{type(strategy).__name__} looks at single updates, which secure aggregation "
                 "hides: wrap FedAvg or another strategy that averages"
@@ -122,8 +100,8 @@ class SecureAggregation(Strategy):
         self.strategy.summary()
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: fl.ArrayRecord, config: fl.ConfigRecord, grid: Grid
+    ) -> Iterable[fl.Message]:
         """Play a round up to the upload, and return the strategy's messages with its requests."""
         hidden = _Hiding(grid, self._helpers)
         chosen = self.strategy.configure_train(server_round, arrays, config, hidden)
@@ -134,6 +112,8 @@ class SecureAggregation(Strategy):
         try:
             played = self._begun(server_round, arrays, grid, {*messages}, hidden)
             requests = played.round.up_to_upload(played.ask)
+        except UsageError:
+            raise
         except HpcflError as error:
             _log_failed(server_round, error)
             return []
@@ -141,10 +121,10 @@ class SecureAggregation(Strategy):
         found = []
         for id, asked in requests.items():
             message = messages[played.nodes[id]]
-            record = ConfigRecord({"request": asked, "most-examples": float(self._most or 0)})
+            record = fl.ConfigRecord({"request": asked, "most-examples": float(self._most or 0)})
             found.append(
-                Message(
-                    RecordDict({**message.content, RECORD: record}),
+                fl.Message(
+                    fl.RecordDict({**message.content, RECORD: record}),
                     dst_node_id=message.metadata.dst_node_id,
                     message_type=message.metadata.message_type,
                     ttl=message.metadata.ttl,
@@ -153,7 +133,12 @@ class SecureAggregation(Strategy):
         return found
 
     def _begun(
-        self, server_round: int, arrays: ArrayRecord, grid: Grid, chosen: set[int], hidden: _Hiding
+        self,
+        server_round: int,
+        arrays: fl.ArrayRecord,
+        grid: Grid,
+        chosen: set[int],
+        hidden: _Hiding,
     ) -> _Played:
         """Return a round of the chosen nodes, after the enrolment if it is the first."""
         if self._session is None:
@@ -165,27 +150,24 @@ class SecureAggregation(Strategy):
                 f"{self._protocol} has {session.helpers} helpers, and {len(self._helpers)} nodes "
                 "are named as helpers"
             )
-        if not session.enrols:
-            nodes = sorted(chosen)
-            played = session.round(server_round, range(len(nodes)))
-            return _Played(played, nodes, arrays, grid, timeout)
-        if not self._enrolled:
+        if session.enrols and not self._enrolled:
             everybody = sorted(hidden.get_node_ids())
-            nodes = [*everybody, *self._helpers]
             enrolment = session.enrol(len(everybody))
             if enrolment is not None:
+                nodes = [*everybody, *self._helpers]
                 enrolling = _Played(enrolment, nodes, arrays, grid, timeout)
                 enrolment.up_to_upload(enrolling.ask)
             self._enrolled = everybody
-        members = [id for id, node in enumerate(self._enrolled) if node in chosen]
+        numbered = self._enrolled if session.enrols else sorted(chosen)
+        members = [id for id, node in enumerate(numbered) if node in chosen]
         if len(members) < len(chosen):
             log(INFO, "%d nodes joined after the enrolment: left out", len(chosen) - len(members))
-        nodes = [*(self._enrolled[id] for id in members), *self._helpers]
+        nodes = [*(numbered[id] for id in members), *self._helpers]
         return _Played(session.round(server_round, members), nodes, arrays, grid, timeout)
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        self, server_round: int, replies: Iterable[fl.Message]
+    ) -> tuple[fl.ArrayRecord | None, fl.MetricRecord | None]:
         """Play the rest of the round, and let the strategy have the mean."""
         played, there = self._played, [*_with_record(replies)]
         self._played, one = None, []
@@ -197,24 +179,22 @@ class SecureAggregation(Strategy):
                 _log_failed(server_round, error)
         return self.strategy.aggregate_train(server_round, one)
 
-    def _mean(self, played: _Played, replies: Sequence[Message]) -> Message:
+    def _mean(self, played: _Played, replies: Sequence[fl.Message]) -> fl.Message:
         """Return the mean of a round as the reply of one client."""
-        before, clip = played.arrays, played.round.parameters.clip
-        after = updates.applied(
-            before.to_numpy_ndarrays(), played.round.aggregate(), self._most, clip
-        )
+        before = played.arrays
+        after = updates.applied(before.to_numpy_ndarrays(), played.round, self._most)
         key = getattr(self.strategy, "weighted_by_key", "num-examples")
         # Only clients whose mod says so send metrics.
         metrics = [reply.content for reply in replies if reply.content.metric_records]
-        averaged = aggregate_metricrecords(metrics, key) if metrics else MetricRecord()
+        averaged = aggregate_metricrecords(metrics, key) if metrics else fl.MetricRecord()
         averaged[key] = 1.0
-        model = ArrayRecord(dict(zip(before.keys(), map(Array, after), strict=True)))
-        replies[0].content = RecordDict({"arrays": model, "metrics": averaged})
+        model = fl.ArrayRecord(dict(zip(before.keys(), map(fl.Array, after), strict=True)))
+        replies[0].content = fl.RecordDict({"arrays": model, "metrics": averaged})
         return replies[0]
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: fl.ArrayRecord, config: fl.ConfigRecord, grid: Grid
+    ) -> Iterable[fl.Message]:
         """Ask for evaluations if that is wanted."""
         if not self._evaluation:
             return []
@@ -222,8 +202,8 @@ class SecureAggregation(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, hidden)
 
     def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+        self, server_round: int, replies: Iterable[fl.Message]
+    ) -> fl.MetricRecord | None:
         """Let the strategy aggregate evaluations."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
@@ -234,23 +214,23 @@ class _Played:
 
     round: ServerRound
     nodes: Sequence[int]  # of the clients by number: devices, then helpers
-    arrays: ArrayRecord  # the model before the round
+    arrays: fl.ArrayRecord  # the model before the round
     grid: Grid
     timeout: float
 
     def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
         """Return the replies to requests that come without a model."""
         messages = [
-            Message(
-                RecordDict({RECORD: ConfigRecord({"request": asked})}),
+            fl.Message(
+                fl.RecordDict({RECORD: fl.ConfigRecord({"request": asked})}),
                 dst_node_id=self.nodes[id],
-                message_type=MessageType.TRAIN,
+                message_type=fl.MessageType.TRAIN,
             )
             for id, asked in requests.items()
         ]
         return self.told(self.grid.send_and_receive(messages, timeout=self.timeout))
 
-    def told(self, replies: Iterable[Message]) -> dict[int, bytes]:
+    def told(self, replies: Iterable[fl.Message]) -> dict[int, bytes]:
         """Return the clients' replies by number."""
         return {
             self.nodes.index(reply.metadata.src_node_id): reply.content[RECORD]["reply"]
@@ -271,7 +251,7 @@ class _Hiding:
         return getattr(self._grid, name)
 
 
-def _with_record(replies: Iterable[Message]) -> Iterator[Message]:
+def _with_record(replies: Iterable[fl.Message]) -> Iterator[fl.Message]:
     for reply in replies:
         if not reply.has_error() and "reply" in reply.content.get(RECORD, {}):
             yield reply
@@ -305,15 +285,17 @@ def mod(
     """
     limits = Policy(**policy)
 
-    def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def secure(
+        message: fl.Message, context: fl.Context, call_next: ClientAppCallable
+    ) -> fl.Message:
         record = message.content.get(RECORD)
         if record is None or "request" not in record:
             reason = (
                 "this client takes part in secure aggregation only: wrap the server's strategy in "
                 "hpcfl.integrations.flower.SecureAggregation"
             )
-            return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
-        trained: list[Message] = []
+            return fl.Message(fl.Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+        trained: list[fl.Message] = []
 
         def vector(parameters: Parameters) -> NDArray[np.float32]:
             del message.content[RECORD]
@@ -330,26 +312,21 @@ def mod(
             examples = about.get(weighted_by_key, 0)
             return updates.change(before, after, examples, most, parameters.clip)
 
-        home, asked = _home(folder, context), record["request"]
-        client = _client(asked, context, home, limits)
-        content = RecordDict({RECORD: ConfigRecord({"reply": client.handle(asked, vector)})})
-        context.state[RECORD] = ConfigRecord({"run": client.run, "client": client.save(_key(home))})
+        home = _home(folder, context)
+        key, asked = _key(home), record["request"]
+        client, kept = Client(limits, FileJournal(home / "journal")), context.state.get(RECORD)
+        if kept is not None and kept["run"] == Request.read(asked).offer.run:
+            client = Client.restore(kept["client"], key, limits, FileJournal(home / "journal"))
+        content = fl.RecordDict({RECORD: fl.ConfigRecord({"reply": client.handle(asked, vector)})})
+        context.state[RECORD] = fl.ConfigRecord({"run": client.run, "client": client.save(key)})
         if trained and metrics:
             content.update(trained[0].content.metric_records.items())
-        return Message(content, reply_to=message)
+        return fl.Message(content, reply_to=message)
 
     return secure
 
 
-def _client(asked: bytes, context: Context, home: Path, limits: Policy) -> Client:
-    """Return the node's client: as it was saved, or a new one for another run."""
-    journal, state = FileJournal(home / "journal"), context.state.get(RECORD)
-    if state is not None and state["run"] == run_of(asked):
-        return Client.restore(state["client"], _key(home), limits, journal)
-    return Client(limits, journal)
-
-
-def _home(folder: str | os.PathLike[str] | None, context: Context) -> Path:
+def _home(folder: str | os.PathLike[str] | None, context: fl.Context) -> Path:
     """Return the folder of a node, private to its user."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     chosen = folder or context.node_config.get("hpcfl-folder") or Path(state, "hpcfl")
@@ -361,13 +338,13 @@ def _home(folder: str | os.PathLike[str] | None, context: Context) -> Path:
 def _key(home: Path) -> bytes:
     """Return the key of a node, made when it is first needed."""
     path = home / "key"
-    with suppress(FileExistsError):
+    while True:
+        with suppress(FileNotFoundError):
+            return path.read_bytes()
         # Another process must never read a part of the key.
-        draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+        draft = path.with_name(f"key.{secrets.token_hex(8)}")
         with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
-        try:
+        with suppress(FileExistsError):
             os.link(draft, path)
-        finally:
-            draft.unlink()
-    return path.read_bytes()
+        draft.unlink()

@@ -25,9 +25,8 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
-from hpcfl.exchange.client import Client
-from hpcfl.exchange.policy import Policy
-from hpcfl.exchange.server import Replies, Requests, ServerRound, Session
+from hpcfl.exchange import Client, Policy, ServerRound, Session
+from hpcfl.exchange.server import Replies, Requests
 from hpcfl.integrations import updates
 
 TOPIC, BYTES, UPLOAD = "hpcfl", "hpcfl bytes", "hpcfl upload"
@@ -117,9 +116,7 @@ class SecureAggregator(Aggregator):
         if played is not None:
             try:
                 played.up_to_upload(lambda requests: self._ask(requests, fl_ctx), self._replies)
-                after = updates.applied(
-                    [*model.values()], played.aggregate(), self._most, played.parameters.clip
-                )
+                after = updates.applied([*model.values()], played, self._most)
                 model = dict(zip(model, after, strict=True))
             except HpcflError as error:
                 self._fail(error, fl_ctx)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import Aggregate
 from hpcfl.errors import RefusedError, UsageError
+from hpcfl.exchange import ServerRound
 
 Arrays = Sequence[NDArray[Any]]
 
@@ -56,11 +56,11 @@ def change(
     return np.concatenate(parts).astype(np.float32)
 
 
-def applied(before: Arrays, aggregate: Aggregate, most: float | None, clip: float) -> list[Any]:
-    """Return the model after the mean change of the devices in an aggregate."""
-    mean = aggregate.mean
+def applied(before: Arrays, played: ServerRound, most: float | None) -> list[Any]:
+    """Return the model after the mean change of the devices in a round."""
+    mean = played.aggregate().mean
     if most is not None:
-        mean = mean[:-1] * (clip / mean[-1])
+        mean = mean[:-1] * (played.offer.protocol.parameters.clip / mean[-1])
     found, start = [], 0
     for array in before:
         part = mean[start : start + array.size].reshape(array.shape)

@@ -320,7 +320,7 @@ def test_rounds_with_faulty_clients_end_right_or_with_a_sentence(seed, tmp_path)
         ended += 1
         total = np.zeros(DIM, np.int64)
         for id in played.server.survivors:
-            where, values = clients[id]._round._party.contribution(VECTORS[id])
+            where, values = clients[id]._round.party.contribution(VECTORS[id])
             total[where] += values
         np.testing.assert_array_equal(played.server.total, total)
     assert len({*clients.handled}) == len(clients.handled)
