@@ -7,6 +7,7 @@ clients are not saved: one that restarts enrols no more, and its old keys are go
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -76,6 +77,12 @@ class SecureAggregator(Aggregator):
             if self._session.helpers:
                 raise UsageError(f"{self._protocol} has helpers, which NVFlare's jobs have not")
             self._clients = sorted(one.name for one in fl_ctx.get_engine().get_clients())
+            # The first round starts before the clients' processes do.
+            everybody = dict.fromkeys(range(len(self._clients)), b"")
+            for _ in range(int(self._timeout)):
+                if len(ask(everybody)) == len(everybody):
+                    break
+                time.sleep(1)
             enrolment = self._session.enrol(len(self._clients))
             if enrolment is not None:
                 enrolment.up_to_upload(ask)
@@ -144,17 +151,21 @@ class SecureFilter(Filter):
         self._most = most_examples
         self._client = Client(Policy(**policy))
         self._upload = b""  # the request that the result of the current task answers
+        self._before: dict[str, NDArray[Any]] = {}  # the model of the current task
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Take requests from the start of the run on."""
+        """Take requests from the start of the run on, and models before a trainer changes them."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._handle)
+        elif event_type == EventType.BEFORE_TASK_EXECUTION:
+            model = from_shareable(fl_ctx.get_prop(FLContextKey.TASK_DATA)).data
+            self._before = {name: np.array(one) for name, one in model.items()}
 
     def _handle(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         reply = make_reply(ReturnCode.OK)
-        if request[UPLOAD]:
-            self._upload = request[BYTES]
+        if request[UPLOAD] or not request[BYTES]:
+            self._upload = reply[BYTES] = request[BYTES]
             return reply
 
         def nothing(parameters: Parameters) -> NDArray[np.float32]:
@@ -171,8 +182,7 @@ class SecureFilter(Filter):
         try:
             if not asked:
                 raise ValueError("the server did not ask for a masked result")
-            trained, sent = from_shareable(shareable), fl_ctx.get_prop(FLContextKey.TASK_DATA)
-            before = {name: np.asarray(one) for name, one in from_shareable(sent).data.items()}
+            trained, before = from_shareable(shareable), self._before
             after = [np.asarray(trained.data[name]) for name in before]
             if trained.data_kind == DataKind.WEIGHT_DIFF:
                 after = [old + one for old, one in zip(before.values(), after, strict=True)]
