@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+from pfl.aggregate.base import get_num_devices_weight_name
 from pfl.callback.base import TrainingProcessCallback
+from pfl.common_types import Population
 from pfl.metrics import Metrics, StringMetricName
 
 import hpcfl
+
+DEVICES = get_num_devices_weight_name(Population.TRAIN)
 
 
 class SecureRoundCost(TrainingProcessCallback[Any]):
     """Adds the predicted costs of a secure round to the metrics of each central iteration.
 
-    The number of devices is the one that pfl reports for the iteration. Bytes are those of the
-    protocol's messages; CPU seconds and seconds are *predicted*, for the machine that `hpcfl
-    calibrate` measured, and the link of the options. `dim` is the number of model parameters, and
-    `options` are those of :func:`hpcfl.predict`.
+    The round has as many devices as pfl reports for the iteration. Costs are those of
+    :func:`hpcfl.predict`, which takes the `options`; `dim` is the number of model parameters. CPU
+    times are predicted for the machine that `hpcfl calibrate` measured, and the seconds of a round
+    are modelled for the link in the options.
     """
 
     def __init__(self, protocol: str, dim: int, **options: Any) -> None:
-        @cache
-        def predicted(devices: int) -> Any:
-            (found,) = hpcfl.predict(protocol, devices=devices, dim=dim, **options)
-            return found
-
         self._protocol = protocol
-        self._predicted = predicted
+        self._predicted = cache(partial(hpcfl.predict, protocol, dim=dim, **options))
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Return the costs of a round with as many devices as the iteration had."""
-        counts = [
-            value
-            for name, value in aggregate_metrics.to_simple_dict().items()
-            if name.endswith("number of devices") and "train" in name
-        ]
         metrics = Metrics()
-        if counts:
-            costs = self._predicted(int(counts[0]))
-            for name, value in (
-                ("upload of a device (bytes)", costs.bytes_up),
-                ("download of a device (bytes)", costs.bytes_down),
-                ("CPU of a device (s)", costs.device_cpu_seconds),
-                ("CPU of the server (s)", costs.server_cpu_seconds),
-                ("modelled round (s)", costs.modelled_seconds),
-            ):
+        if DEVICES in aggregate_metrics:  # not in iterations that only evaluate
+            (costs,) = self._predicted(devices=int(aggregate_metrics[DEVICES]))
+            found = {
+                "bytes up of a device": costs.bytes_up,
+                "bytes down of a device": costs.bytes_down,
+                "predicted CPU seconds of a device": costs.device_cpu_seconds,
+                "predicted CPU seconds of the server": costs.server_cpu_seconds,
+                "modelled seconds of a round": costs.modelled_seconds,
+            }
+            for name, value in found.items():
                 metrics[StringMetricName(f"{self._protocol} | {name}")] = value
         return False, metrics
