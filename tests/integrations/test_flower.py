@@ -3,8 +3,12 @@
 import copy
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,3 +202,71 @@ def test_the_app_of_the_page_runs_in_flowers_simulation(tmp_path):
     )  # fmt: skip
     assert "mean of the model: 0.533" in done.stdout, done.stderr[-3000:]
     assert len([*(tmp_path / "state" / "hpcfl").iterdir()]) == 5
+
+
+@pytest.fixture
+def deployed(tmp_path):
+    """Return a function that runs an app with a SuperLink and SuperNodes, each its own group."""
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    environment |= {"FLWR_HOME": str(tmp_path / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+    scripts, started = Path(sys.executable).parent, []
+
+    def start(name, *words):
+        with open(tmp_path / f"{len(started)}.log", "wb") as log:
+            started.append(
+                subprocess.Popen(
+                    [scripts / name, "--insecure", *words],
+                    stdout=log, stderr=log, env=environment, start_new_session=True,
+                )
+            )  # fmt: skip
+
+    def run(folder, nodes):
+        ports = free_ports(nodes + 1)
+        config = f'[superlink]\ndefault = "x"\n[superlink.x]\naddress = "127.0.0.1:{ports[0]}"\n'
+        (tmp_path / "flwr").mkdir()
+        (tmp_path / "flwr" / "config.toml").write_text(config + "insecure = true\n")
+        start("flower-superlink", "--port", str(ports[0]))
+        for number, port in enumerate(ports[1:]):
+            about = f"partition-id={number} num-partitions={nodes}"
+            link = f"127.0.0.1:{ports[0]}"
+            start(
+                "flower-supernode", "--superlink", link, "--port", str(port), "--node-config", about
+            )
+        words = [scripts / "flwr", "run", str(folder), "x", "--stream"]
+        deadline = time.monotonic() + 60
+        while True:
+            done = subprocess.run(
+                words, env=environment, capture_output=True, text=True, timeout=400
+            )
+            if "unavailable" not in done.stdout + done.stderr or time.monotonic() > deadline:
+                return done.stdout + done.stderr
+            time.sleep(2)
+
+    yield run
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.mark.full
+def test_a_supernode_that_is_killed_while_it_trains_is_not_in_the_mean(deployed, tmp_path):
+    page = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "code" / "app").mkdir(parents=True)
+    for name in ("app/server_app.py", "app/client_app.py", "pyproject.toml"):
+        code = blocks(page, name).replace("num_rounds=2", "num_rounds=1")
+        training = '    number = int(context.node_config["partition-id"])\n'
+        dying = f"{training}    if number == 4:\n        os.killpg(0, 9)\n"
+        code = code.replace(training, dying).replace("import numpy", "import os\nimport numpy", 1)
+        (tmp_path / "code" / name).write_text(code, encoding="utf-8")
+    log = deployed(tmp_path / "code", nodes=5)
+    assert "mean of the model: 0.2000" in log or "mean of the model: 0.1999" in log, log[-4000:]
+    assert "ends without a sum" not in log

@@ -24,7 +24,7 @@ class Trainer(Executor):
             raise RuntimeError("no memory")
         number = int(site.split("-")[1])
         model = from_shareable(shareable).data
-        model["weights"] += number * np.arange(6, dtype=np.float32) / 100  # as NVFlare's trainers do
+        model["weights"] += number * np.arange(6, dtype=np.float32) / 100  # in place
         dxo = DXO(DataKind.WEIGHTS, data=model, meta={{MetaKey.NUM_STEPS_CURRENT_ROUND: number}})
         dxo.set_meta_prop("secret metric", number)
         return dxo.to_shareable()
