@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,10 +18,11 @@ from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.exchange import saved
 from hpcfl.exchange.journal import Journal
 from hpcfl.exchange.policy import Policy
-from hpcfl.exchange.request import NOTHING, Offer, Request, address_of
+from hpcfl.exchange.request import Offer, Request, address_of
 from hpcfl.rounds.driver import sealed_rows, take_rows
 from hpcfl.rounds.enrolment import NO_ROUND
 
+DELIVERED = 255  # what a journal knows a request as that only delivers messages
 # Returns the vector to upload, shape (d,), for the parameters of the round.
 Vector = Callable[[Parameters], NDArray[np.floating]]
 
@@ -63,10 +65,11 @@ class Client:
         """
         request = Request.read(asked)
         try:
-            return self._played(request).handle(request, vector)
+            replies = self._played(request).handle(request, vector)
         except (MessageError, RefusedError, UsageError) as error:
-            refusal = envelope.seal_refusal(str(error), request.offer.round, request.address)
-            return refusal.tobytes()
+            replies = [request.refused(error)]
+        packed: bytes = msgpack.packb(replies)
+        return packed
 
     def _played(self, request: Request) -> ClientRound:
         """Return the round of a request, and claim its answer."""
@@ -76,8 +79,9 @@ class Client:
         round_ = self._found(offer, request.id) or self._begun(offer, request.id)
         round_.check(request)
         number = -1 if offer.round == NO_ROUND else offer.round
-        if self._journal and not self._journal.claim(offer.run, number, request.asked):
-            raise RefusedError(f"the client has answered step {request.asked} of the round before")
+        for step in request.asked or [DELIVERED]:
+            if self._journal and not self._journal.claim(offer.run, number, step):
+                raise RefusedError(f"the client has answered step {step} of the round before")
         self._run, self._round = offer.run, round_
         if offer.round != NO_ROUND:
             self._last = offer.round
@@ -186,27 +190,28 @@ class ClientRound:
         self._linked: NDArray[np.int64] | None = None  # whom it sent rows to
         self._left = ""  # why it left the round
 
-    def handle(self, request: Request, vector: Vector) -> bytes:
-        """Return the reply; if the client leaves the round, this and all later ones say why."""
+    def handle(self, request: Request, vector: Vector) -> list[bytes]:
+        """Return the replies; if the client leaves the round, the last one says why."""
+        replies: list[bytes] = []
         try:
             if self._left:
                 raise RefusedError(self._left)
             for number, message in request.messages:
                 self._advance(number, True)
                 self._take(number, np.frombuffer(message, np.uint8))
-            if request.asked == NOTHING:
-                return b""
-            self._advance(request.asked, False)
-            return self._reply(request.asked, vector).tobytes()
+            for number in request.asked:
+                self._advance(number, False)
+                replies.append(self._reply(number, vector).tobytes())
         except (MessageError, RefusedError) as error:
             self._left = str(error)
-            raise
+            replies.append(request.refused(error))
+        return replies
 
     def check(self, request: Request) -> None:
         """Refuse, without leaving the round, a request for what lies behind."""
-        asked = [(number, True) for number, _ in request.messages] + [(request.asked, False)]
-        for number, receives in asked:
-            if number != NOTHING and self._place(number, receives) < self._position:
+        named = [(number, True) for number, _ in request.messages]
+        for number, receives in [*named, *((number, False) for number in request.asked)]:
+            if self._place(number, receives) < self._position:
                 raise RefusedError(f"the client is past step {number} of the round")
 
     def _place(self, number: int, receives: bool) -> int:

@@ -1,9 +1,9 @@
-"""What a request says: which round of which run it belongs to, messages, and the step to answer.
+"""What a request says: which round of which run it belongs to, messages, and the steps to answer.
 
-A request is a list in MessagePack: the offer, the receiver's number, the step that it is to answer,
-and messages, each behind its step. The message of a route is a list of sealed rows, each behind its
+A request is a list in MessagePack: the offer, the receiver's number, the steps to answer, and
+messages, each behind its step. The message of a route is a list of sealed rows, each behind its
 sender's id, four bytes. The offer comes with every request, because a framework's client may have
-kept nothing but sealed bytes since the last one.
+kept nothing but sealed bytes since the last one. A reply is a list of a message for each step.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from hpcfl.values import dataclass
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
 
-# In place of the step to answer: the messages are only to be taken.
-NOTHING = 255
 Messages = Sequence[tuple[int, bytes]]
 
 
@@ -71,7 +69,7 @@ class Offer:
                 "frameworks have none: leave it out"
             )
         protocol = find(self.name)(parameters)
-        protocol.model_dim = 0
+        protocol.model_dim, protocol.early_upload = 0, True
         protocol.run = f" run {self.run} offer {self.digest.hex()}"
         return protocol
 
@@ -92,7 +90,7 @@ class Request:
 
     offer: Offer
     id: int
-    asked: int  # the number of the step to answer, or `NOTHING`
+    asked: Sequence[int]  # the numbers of the steps to answer; none if it only delivers messages
     messages: Messages  # each with the number of its step
 
     @property
@@ -100,9 +98,15 @@ class Request:
         """The receiver's number in envelopes."""
         return address_of(self.id, self.offer.devices)
 
+    def refused(self, error: Exception) -> bytes:
+        """Return the message with which the receiver leaves the round."""
+        return envelope.seal_refusal(str(error), self.offer.round, self.address).tobytes()
+
     def packed(self) -> bytes:
         """Return the bytes of the request."""
-        packed: bytes = msgpack.packb([self.offer.plain(), self.id, self.asked, [*self.messages]])
+        packed: bytes = msgpack.packb(
+            [self.offer.plain(), self.id, [*self.asked], [*self.messages]]
+        )
         return packed
 
     @classmethod
@@ -111,7 +115,7 @@ class Request:
         try:
             values, id, asked, messages = msgpack.unpackb(raw)
             offer = Offer(*values)
-            numbers = [id, asked, offer.devices, offer.round, offer.population, *offer.members]
+            numbers = [id, *asked, offer.devices, offer.round, offer.population, *offer.members]
             numbers += [step for step, _ in messages]
             if not all(type(number) is int and number >= 0 for number in numbers):
                 raise TypeError

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import cached_property
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +31,7 @@ from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Produce
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import HpcflError
-from hpcfl.exchange.request import NOTHING, Messages, Offer, Request
+from hpcfl.exchange.request import Messages, Offer, Request
 from hpcfl.options.definition import asked_for, make
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.rounds.build import build, without_dropouts
@@ -42,8 +43,8 @@ from hpcfl.values import dataclass, replace
 Replies = Mapping[int, bytes]
 Requests = Mapping[int, bytes]
 Ask = Callable[[Requests], Replies]
-# Makes a request for a client from the step to answer and messages.
-Pack = Callable[[int, int, Messages], bytes]
+# Makes a request for a client from the steps to answer and messages.
+Pack = Callable[[int, Sequence[int], Messages], bytes]
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class _Waiting(Loopback):
         self._members = members
         self._there = set(range(placement.parties))
         self._waiting: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        # By step: messages that came together with those of an earlier one.
+        self._early: dict[int, dict[int, Payload]] = {}
         # Refusals that came in place of rows; the server hears of them in the next gather.
         self._refusals: dict[int, Payload] = {}
 
@@ -96,25 +99,34 @@ class _Waiting(Loopback):
         return [id for id in ids if id in self._there]
 
     def _exchange(self) -> Iterator[tuple[int, Payload]]:
-        """Ask for the replies of a step, and return them by id."""
-        step = self._steps[self.step]
-        ids = self._asked(step.role)
-        requests = {id: self._pack(id, self.step, self._waiting.pop(id, [])) for id in ids}
-        exchange = Exchange(step.name, step.upload, requests)
+        """Ask for the messages of a step, and return them by id."""
+        if self.step in self._early:
+            yield from self._early.pop(self.step).items()
+            return
+        step, asked = self._steps[self.step], [self.step]
+        following = [n for n, one in enumerate(self._steps) if n > self.step and one.wants is None]
+        if following and self._steps[following[0]].early:
+            asked.append(following[0])
+        ids, last = self._asked(step.role), self._steps[asked[-1]]
+        requests = {id: self._pack(id, asked, self._waiting.pop(id, [])) for id in ids}
+        exchange = Exchange(last.name, last.upload, requests)
         replies = self._answers(exchange) if requests else {}
         self._there -= {*ids} - {*replies}
+        found: dict[int, dict[int, Payload]] = {number: {} for number in asked}
         for id in sorted({*ids} & {*replies}):
-            reply = np.frombuffer(replies[id], np.uint8)
-            if reply[1:2].tolist() == [envelope.REFUSAL]:
-                self._there.discard(id)
-            yield id, reply
+            for number, message in zip(asked, _unpacked(replies[id]), strict=False):
+                found[number][id] = reply = np.frombuffer(message, np.uint8)
+                if reply[1:2].tolist() == [envelope.REFUSAL]:
+                    self._there.discard(id)
+        self._early |= {number: found[number] for number in asked[1:]}
+        yield from found[self.step].items()
 
     def deliver(self) -> None:
         """Deliver the last messages of a round, if they go to clients."""
         if not ends_with_messages(self._steps):
             return
         requests = {
-            id: self._pack(id, NOTHING, messages)
+            id: self._pack(id, (), messages)
             for id, messages in self._waiting.items()
             if id in self._there
         }
@@ -174,6 +186,17 @@ class _Waiting(Loopback):
             )
             self._waiting[id].append((self.step, message))
         return iter(()), took_part
+
+
+def _unpacked(reply: bytes) -> list[bytes]:
+    """Return the messages of a reply; one that is malformed stands for itself."""
+    try:
+        messages = msgpack.unpackb(reply)
+        if isinstance(messages, list) and all(isinstance(one, bytes) for one in messages):
+            return messages
+    except (ValueError, msgpack.UnpackException):
+        pass
+    return [reply]
 
 
 class Session:

@@ -1,5 +1,6 @@
 """A round as exchanges has the sum of the same round over a transport, and as few of them."""
 
+import msgpack
 import numpy as np
 import pytest
 from exchanging import (
@@ -18,7 +19,7 @@ from hpcfl.comm import envelope
 from hpcfl.errors import BelowThresholdError
 
 # The exchanges of a round.
-EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "ckks": 2, "committee": 4}
+EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "ckks": 2, "lightsecagg": 5}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -33,7 +34,7 @@ def test_rounds_of_exchanges_have_the_right_sums(name, gone):
             left.update(gone if exchange.upload else ())
             return None if id in left else clients(exchange, id, asked)
 
-        assert drive(played, reply) == find(name).exchanges() == EXCHANGES.get(name, 5)
+        assert drive(played, reply) == find(name).exchanges() == EXCHANGES.get(name, 4)
         assert not played.refused
         assert played.server.survivors == [id for id in range(DEVICES) if id not in gone]
         assert_right(played, clients)
@@ -132,9 +133,33 @@ def test_a_round_that_is_given_up_ends_its_thread():
 def test_replies_without_envelopes_cost_their_senders():
     session, clients = begun("secagg")
     played = session.round(0, range(DEVICES))
-    wrong = {1: b"", 3: bytes(envelope.BYTES + 3)}
+    wrong = {1: b"", 3: bytes(envelope.BYTES + 3), 5: msgpack.packb([b"", 1])}
     drive(
         played,
         lambda exchange, id, asked: wrong[id] if id in wrong else clients(exchange, id, asked),
     )
-    assert {1, 3}.isdisjoint(played.server.survivors)
+    assert {1, 3, 5}.isdisjoint(played.server.survivors)
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "sparse", "cohort", "common"])
+def test_a_dealer_of_wrong_shares_is_not_in_the_sum_although_others_masked_with_it(name):
+    """It uploads with all others, before the server knows; its masks are removed by their pairs."""
+    session, clients = begun(name)
+    played = session.round(0, range(DEVICES))
+
+    def reply(exchange, id, asked):
+        if id == 5 and exchange.name == "share_keys":
+            party = clients[5]._round.party
+            deal = party.send_share_keys
+
+            def wrong():
+                ids, rows = deal()
+                return ids, rows ^ 1
+
+            party.send_share_keys = wrong
+        return None if (exchange.upload, id) == (True, 8) else clients(exchange, id, asked)
+
+    assert drive(played, reply) == 5
+    assert "no right share of its secrets" in str(played.refused[5])
+    assert played.server.survivors == [id for id in range(DEVICES) if id not in (5, 8)]
+    assert_right(played, clients)

@@ -112,6 +112,7 @@ class AggregationProtocol(ABC):
 
     name: ClassVar[str]  # on the command line and in every key derivation
     steps: tuple[Step, ...]  # its exchanges, in order
+    early_upload = False  # whether devices answer a step with `early` together with the one before
     run = ""  # tells the keys of a run from those of others; see :mod:`hpcfl.exchange`
     # Options that the protocol accepts; others are refused.
     options: ClassVar[tuple[type[OptionGroup], ...]] = (CommonOptions,)
@@ -310,7 +311,8 @@ class AggregationProtocol(ABC):
         See :mod:`hpcfl.exchange`: messages to clients travel with the next request.
         """
         answered = [step for step in cls.steps if step.pattern in (Pattern.GATHER, Pattern.ROUTE)]
-        return sum(step.wants is None for step in answered) + ends_with_messages(cls.steps)
+        asked = sum(step.wants is None and not step.early for step in answered)
+        return asked + ends_with_messages(cls.steps)
 
     @classmethod
     def upload_phase(cls) -> str:

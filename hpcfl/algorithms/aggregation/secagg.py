@@ -35,6 +35,10 @@ dealer is expelled, before any device masks with it, if too many holders have no
 secrets. A holder is detected if it later sends a share that does not fit its answer. If t valid
 shares do not give the mask key of a dropped device, every survivor reveals the secret of its masks
 with that device; that device's private-mask seed is never requested.
+
+Where exchanges are dear (:mod:`hpcfl.exchange`), devices answer the challenge and upload at once.
+Then all have masked with a dealer of wrong shares already. It is not expelled, but its upload is
+ignored, and it counts as dropped.
 """
 
 from __future__ import annotations
@@ -459,13 +463,16 @@ class SecAggServer(SumServer):
         for id in dealings.expelled:
             reason = "too many holders have no right share of its secrets: it is expelled"
             self._refuse("share_keys", id, reason)
+        right = sharers & ~to_flags(dealings.expelled, self._devices)
         what = "shared keys rightly by what the holders of their shares answered"
-        self._take_sharers(sharers & ~self._expelled, what)
+        self._take_sharers(right, what)
+        if self._protocol.early_upload:
+            self.state.sharers = sharers
 
     @property
     def _expelled(self) -> Flags:
-        dealings = self.state.dealings
-        return to_flags(dealings.expelled if dealings else (), self._devices)
+        dealings, early = self.state.dealings, self._protocol.early_upload
+        return to_flags(() if early or not dealings else dealings.expelled, self._devices)
 
     def wants_expelled(self) -> bool:
         """Return whether any device is to be expelled."""
@@ -693,6 +700,7 @@ class SecAgg(QuantisedProtocol):
             receive_part=Server.receive_part_masked_input,
             receive_sum=Server.receive_sum_masked_input,
             finish=Server.finish_masked_input,
+            early=True,
         ),
         Step("unmask", BROADCAST, Server.send_unmask, Device.receive_unmask),
         Step(
