@@ -46,6 +46,7 @@ class Choice:
 
     protocol: str
     options: tuple[str, ...]  # command-line options to give with its name
+    exchanges: int  # of a round in a framework, which waits for all replies each time
     prediction: Prediction
     exposed_alone: float  # fraction of an honest device's values learned individually
     promises: tuple[str, ...]
@@ -143,6 +144,7 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
     return Choice(
         name,
         tuple(_typed(wanted)),
+        counted.exchanges(),
         predict(counted, calibration, part(asked, LinkModel)),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),

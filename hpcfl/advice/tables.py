@@ -10,7 +10,7 @@ from hpcfl.costmodel.model import DEVICE_WITHIN, EXTRAPOLATED, beyond_checked
 from hpcfl.options.advise import AdviseOptions
 from hpcfl.options.definition import part
 from hpcfl.report import formats
-from hpcfl.report.table import Column, Table, label, seconds, size
+from hpcfl.report.table import Column, Table, count, label, seconds, size
 from hpcfl.results.linkmodel import LinkModel
 
 _UP_AND_DOWN = (size("bytes_up", "up", "/device"), size("bytes_down", "down", "/device"))
@@ -30,6 +30,7 @@ def table(advice: Advice, calibration: Calibration) -> Table:
     totals = (*_UP_AND_DOWN, _DEVICE, *others, _SERVER, _ROUND)
     columns = [
         label("protocol"),
+        count("exchanges", "exchanges"),
         *totals,
         seconds("least_modelled_seconds", "from"),
         seconds("most_modelled_seconds", "to"),
@@ -47,6 +48,7 @@ def table(advice: Advice, calibration: Calibration) -> Table:
 def _row(choice: Choice, totals: Sequence[Column]) -> Iterator[object]:
     found = choice.prediction
     yield choice.protocol
+    yield choice.exchanges
     for one in totals:
         # A party without CPU time does not exist in this protocol.
         yield getattr(found, one.name) or (None if one in _OTHERS else 0.0)
@@ -69,6 +71,7 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         f"round: on devices of their own, {part(asked, LinkModel)}; nine of ten rounds that were "
         "measured, none of them against a server that cheats, lay between from and to"
     )
+    yield "exchanges: how often the server waits for clients, inside a framework (hpcfl.exchange)"
     least, most = DEVICE_WITHIN
     yield (
         "device CPU: the mean over all devices, on a machine like the calibrated one "

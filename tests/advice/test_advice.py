@@ -137,3 +137,4 @@ def test_a_server_that_cheats_leaves_out_as_many_honest_devices_as_it_may():
     alone = find("sparse").masking(100, ProtocolOptions(alpha=0.1)).alone_of_sent(population)
     assert found["sparse"].exposed_alone == pytest.approx(alone)
     assert found["secagg"].exposed_alone == 0
+    assert found["secagg"].exchanges == 4
