@@ -31,7 +31,7 @@ from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Produce
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import HpcflError
-from hpcfl.exchange.request import Messages, Offer, Request
+from hpcfl.exchange.request import Offer, Request
 from hpcfl.options.definition import asked_for, make
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.rounds.build import build, without_dropouts
@@ -43,8 +43,6 @@ from hpcfl.values import dataclass, replace
 Replies = Mapping[int, bytes]
 Requests = Mapping[int, bytes]
 Ask = Callable[[Requests], Replies]
-# Makes a request for a client from the steps to answer and messages.
-Pack = Callable[[int, Sequence[int], Messages], bytes]
 
 
 @dataclass(frozen=True)
@@ -69,21 +67,17 @@ class _Waiting(Loopback):
 
     name = "exchanges"
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        placement: Placement,
-        pack: Pack,
-        answers: Callable[[Exchange], Replies],
-        members: Callable[[], Iterable[int]],  # of the committee
-    ) -> None:
-        super().__init__(placement.devices, placement.helpers)
-        self.placement, self.local_devices, self.local_helpers = placement, [], []
-        self._steps = steps
-        self._pack = pack
-        self._answers = answers
-        self._members = members
-        self._there = set(range(placement.parties))
+    def __init__(self, offer: Offer, steps: Sequence[Step], server: Any) -> None:
+        helpers = offer.protocol.helpers
+        super().__init__(offer.devices, helpers)
+        # All clients are elsewhere.
+        homes = np.ones(offer.devices + helpers, np.int64)
+        self.placement = Placement(homes, ranks=2, helpers=helpers)
+        self.local_devices, self.local_helpers = [], []
+        self.asked: queue.SimpleQueue[Exchange | BaseException | None] = queue.SimpleQueue()
+        self.answered: queue.SimpleQueue[Replies | None] = queue.SimpleQueue()
+        self._offer, self._steps, self._server = offer, steps, server
+        self._there = set(range(self.placement.parties))
         self._waiting: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         # By step: messages that came together with those of an earlier one.
         self._early: dict[int, dict[int, Payload]] = {}
@@ -95,7 +89,7 @@ class _Waiting(Loopback):
         if role is Role.HELPER:
             ids: Iterable[int] = range(devices, self.placement.parties)
         else:
-            ids = self._members() if role is Role.COMMITTEE else range(devices)
+            ids = self._server.committee if role is Role.COMMITTEE else range(devices)
         return [id for id in ids if id in self._there]
 
     def _exchange(self) -> Iterator[tuple[int, Payload]]:
@@ -108,9 +102,7 @@ class _Waiting(Loopback):
         if following and self._steps[following[0]].early:
             asked.append(following[0])
         ids, last = self._asked(step.role), self._steps[asked[-1]]
-        requests = {id: self._pack(id, asked, self._waiting.pop(id, [])) for id in ids}
-        exchange = Exchange(last.name, last.upload, requests)
-        replies = self._answers(exchange) if requests else {}
+        replies = self._answers(last.name, last.upload, ids, asked)
         self._there -= {*ids} - {*replies}
         found: dict[int, dict[int, Payload]] = {number: {} for number in asked}
         for id in sorted({*ids} & {*replies}):
@@ -121,17 +113,23 @@ class _Waiting(Loopback):
         self._early |= {number: found[number] for number in asked[1:]}
         yield from found[self.step].items()
 
+    def _answers(self, name: str, upload: bool, ids: list[int], asked: Sequence[int]) -> Replies:
+        """Let clients have what waits for them; return their replies."""
+        requests = {
+            id: Request(self._offer, id, asked, self._waiting.pop(id, [])).packed() for id in ids
+        }
+        if not requests:
+            return {}
+        self.asked.put(Exchange(name, upload, requests))
+        replies = self.answered.get()
+        if replies is None:
+            raise _Abandoned
+        return replies
+
     def deliver(self) -> None:
         """Deliver the last messages of a round, if they go to clients."""
-        if not ends_with_messages(self._steps):
-            return
-        requests = {
-            id: self._pack(id, (), messages)
-            for id, messages in self._waiting.items()
-            if id in self._there
-        }
-        if requests:
-            self._answers(Exchange("delivered", False, requests))
+        if ends_with_messages(self._steps):
+            self._answers("delivered", False, [*self._there & {*self._waiting}], ())
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         self.raise_everywhere(error)
@@ -260,21 +258,8 @@ class ServerRound:
     """The server's side of a round, or of an enrolment."""
 
     def __init__(self, offer: Offer, steps: tuple[Step, ...], server: Any, largest: int) -> None:
-        self._asked: queue.SimpleQueue[Exchange | BaseException | None] = queue.SimpleQueue()
-        self._answered: queue.SimpleQueue[Replies | None] = queue.SimpleQueue()
         self.offer, self.server = offer, server
-        self._protocol = offer.protocol
-        helpers = self._protocol.helpers
-        # All clients are elsewhere.
-        homes = np.ones(offer.devices + helpers, np.int64)
-        placement = Placement(homes, ranks=2, helpers=helpers)
-        self._transport = _Waiting(
-            steps,
-            placement,
-            lambda id, asked, messages: Request(offer, id, asked, messages).packed(),
-            self._answers,
-            lambda: getattr(server, "committee", ()),
-        )
+        self._transport = _Waiting(offer, steps, server)
         ledger = Ledger.of(phase_names(steps), self._transport)
         config = RoundConfig(index=offer.round, dim=0, largest_message=largest)
         self._round = Round(
@@ -283,7 +268,7 @@ class ServerRound:
 
     def aggregate(self) -> Aggregate:
         """Return the result of a round, after all its exchanges."""
-        return self._protocol.aggregate(self.server)
+        return self.offer.protocol.aggregate(self.server)
 
     @property
     def refused(self) -> Mapping[int, HpcflError]:
@@ -314,28 +299,21 @@ class ServerRound:
         A client without a reply leaves the round. Raise HpcflError if the round cannot end. The
         steps are played in a thread, because they call for replies and the caller, too, wants to.
         """
-        thread = threading.Thread(target=self._play, daemon=True)
+        thread, transport = threading.Thread(target=self._play, daemon=True), self._transport
         thread.start()
         try:
-            while (exchange := self._asked.get()) is not None:
+            while (exchange := transport.asked.get()) is not None:
                 if isinstance(exchange, BaseException):
                     raise exchange
-                self._answered.put((yield exchange) or {})
+                transport.answered.put((yield exchange) or {})
         finally:
-            self._answered.put(None)
+            transport.answered.put(None)
             thread.join()
 
     def _play(self) -> None:
         try:
             self._round.play()
             self._transport.deliver()
-            self._asked.put(None)
+            self._transport.asked.put(None)
         except BaseException as error:
-            self._asked.put(error)
-
-    def _answers(self, exchange: Exchange) -> Replies:
-        self._asked.put(exchange)
-        replies = self._answered.get()
-        if replies is None:
-            raise _Abandoned
-        return replies
+            self._transport.asked.put(error)

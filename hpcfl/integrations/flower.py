@@ -35,7 +35,6 @@ from hpcfl.errors import HpcflError, RefusedError, UsageError
 from hpcfl.exchange import Client, FileJournal, Policy, ServerRound, Session
 from hpcfl.exchange.request import Request
 from hpcfl.integrations import updates
-from hpcfl.values import dataclass
 
 # The name of hpcfl's record in messages, and in the state of a client.
 RECORD = "hpcfl"
@@ -92,7 +91,11 @@ class SecureAggregation(Strategy):
         self._evaluation, self._timeout = evaluation, timeout_seconds
         self._session: Session | None = None
         self._enrolled: list[int] = []  # nodes by enrolment id
-        self._played: _Played | None = None
+        # Of the current round: its clients by number, devices and then helpers; and the model before.
+        self._round: ServerRound | None = None
+        self._nodes: list[int] = []
+        self._arrays = fl.ArrayRecord()
+        self._grid: Grid
 
     def summary(self) -> None:
         """Log the protocol and the wrapped strategy."""
@@ -106,21 +109,19 @@ class SecureAggregation(Strategy):
         hidden = _Hiding(grid, self._helpers)
         chosen = self.strategy.configure_train(server_round, arrays, config, hidden)
         messages = {message.metadata.dst_node_id: message for message in chosen}
-        self._played = None
         if not messages:
             return []
         try:
-            played = self._begun(server_round, arrays, grid, {*messages}, hidden)
-            requests = played.round.up_to_upload(played.ask)
+            self._round = self._begun(server_round, arrays, grid, {*messages}, hidden)
+            requests = self._round.up_to_upload(self._ask)
         except UsageError:
             raise
         except HpcflError as error:
-            _log_failed(server_round, error)
+            self._fail(server_round, error)
             return []
-        self._played = played
         found = []
         for id, asked in requests.items():
-            message = messages[played.nodes[id]]
+            message = messages[self._nodes[id]]
             record = fl.ConfigRecord({"request": asked, "most-examples": float(self._most or 0)})
             found.append(
                 fl.Message(
@@ -139,12 +140,12 @@ class SecureAggregation(Strategy):
         grid: Grid,
         chosen: set[int],
         hidden: _Hiding,
-    ) -> _Played:
+    ) -> ServerRound:
         """Return a round of the chosen nodes, after the enrolment if it is the first."""
         if self._session is None:
             dim = updates.length(arrays.to_numpy_ndarrays(), self._most)
             self._session = Session(self._protocol, dim, **self._options)
-        session, timeout = self._session, self._timeout
+        session, self._arrays, self._grid = self._session, arrays, grid
         if session.helpers != len(self._helpers):
             raise UsageError(
                 f"{self._protocol} has {session.helpers} helpers, and {len(self._helpers)} nodes "
@@ -152,37 +153,59 @@ class SecureAggregation(Strategy):
             )
         if session.enrols and not self._enrolled:
             everybody = sorted(hidden.get_node_ids())
+            self._nodes = [*everybody, *self._helpers]
             enrolment = session.enrol(len(everybody))
             if enrolment is not None:
-                nodes = [*everybody, *self._helpers]
-                enrolling = _Played(enrolment, nodes, arrays, grid, timeout)
-                enrolment.up_to_upload(enrolling.ask)
+                enrolment.up_to_upload(self._ask)
             self._enrolled = everybody
         numbered = self._enrolled if session.enrols else sorted(chosen)
         members = [id for id, node in enumerate(numbered) if node in chosen]
         if len(members) < len(chosen):
             log(INFO, "%d nodes joined after the enrolment: left out", len(chosen) - len(members))
-        nodes = [*(numbered[id] for id in members), *self._helpers]
-        return _Played(session.round(server_round, members), nodes, arrays, grid, timeout)
+        self._nodes = [*(numbered[id] for id in members), *self._helpers]
+        return session.round(server_round, members)
+
+    def _ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Return the replies to requests that come without a model."""
+        messages = [
+            fl.Message(
+                fl.RecordDict({RECORD: fl.ConfigRecord({"request": asked})}),
+                dst_node_id=self._nodes[id],
+                message_type=fl.MessageType.TRAIN,
+            )
+            for id, asked in requests.items()
+        ]
+        return self._told(self._grid.send_and_receive(messages, timeout=self._timeout))
+
+    def _told(self, replies: Iterable[fl.Message]) -> dict[int, bytes]:
+        """Return the clients' replies by number."""
+        return {
+            self._nodes.index(reply.metadata.src_node_id): reply.content[RECORD]["reply"]
+            for reply in _with_record(replies)
+        }
+
+    def _fail(self, server_round: int, error: HpcflError) -> None:
+        self._round = None
+        log(ERROR, "round %d ends without a sum: %s", server_round, error)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[fl.Message]
     ) -> tuple[fl.ArrayRecord | None, fl.MetricRecord | None]:
         """Play the rest of the round, and let the strategy have the mean."""
-        played, there = self._played, [*_with_record(replies)]
-        self._played, one = None, []
-        if played is not None:
+        there, one = [*_with_record(replies)], []
+        if self._round is not None:
             try:
-                played.round.up_to_upload(played.ask, played.told(there))
-                one = [self._mean(played, there)]
+                self._round.up_to_upload(self._ask, self._told(there))
+                one = [self._mean(self._round, there)]
             except HpcflError as error:
-                _log_failed(server_round, error)
+                self._fail(server_round, error)
+        self._round = None
         return self.strategy.aggregate_train(server_round, one)
 
-    def _mean(self, played: _Played, replies: Sequence[fl.Message]) -> fl.Message:
+    def _mean(self, played: ServerRound, replies: Sequence[fl.Message]) -> fl.Message:
         """Return the mean of a round as the reply of one client."""
-        before = played.arrays
-        after = updates.applied(before.to_numpy_ndarrays(), played.round, self._most)
+        before = self._arrays
+        after = updates.applied(before.to_numpy_ndarrays(), played, self._most)
         key = getattr(self.strategy, "weighted_by_key", "num-examples")
         # Only clients whose mod says so send metrics.
         metrics = [reply.content for reply in replies if reply.content.metric_records]
@@ -208,36 +231,6 @@ class SecureAggregation(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
 
-@dataclass
-class _Played:
-    """A round, or an enrolment, that is being played with some nodes."""
-
-    round: ServerRound
-    nodes: Sequence[int]  # of the clients by number: devices, then helpers
-    arrays: fl.ArrayRecord  # the model before the round
-    grid: Grid
-    timeout: float
-
-    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return the replies to requests that come without a model."""
-        messages = [
-            fl.Message(
-                fl.RecordDict({RECORD: fl.ConfigRecord({"request": asked})}),
-                dst_node_id=self.nodes[id],
-                message_type=fl.MessageType.TRAIN,
-            )
-            for id, asked in requests.items()
-        ]
-        return self.told(self.grid.send_and_receive(messages, timeout=self.timeout))
-
-    def told(self, replies: Iterable[fl.Message]) -> dict[int, bytes]:
-        """Return the clients' replies by number."""
-        return {
-            self.nodes.index(reply.metadata.src_node_id): reply.content[RECORD]["reply"]
-            for reply in _with_record(replies)
-        }
-
-
 class _Hiding:
     """A grid without the nodes that are helpers."""
 
@@ -255,10 +248,6 @@ def _with_record(replies: Iterable[fl.Message]) -> Iterator[fl.Message]:
     for reply in replies:
         if not reply.has_error() and "reply" in reply.content.get(RECORD, {}):
             yield reply
-
-
-def _log_failed(server_round: int, error: HpcflError) -> None:
-    log(ERROR, "round %d ends without a sum: %s", server_round, error)
 
 
 def mod(
