@@ -11,7 +11,7 @@ from hpcfl.exchange.server import Session
 
 DEVICES, DIM = 12, 40
 VECTORS = np.random.default_rng(3).uniform(-0.1, 0.1, (DEVICES, DIM)).astype(np.float32)
-ANY = Policy(protocols=tuple(PROTOCOLS), threshold=1)
+ANY = Policy(protocols=tuple(PROTOCOLS), threshold=1, gamma=0, failure=1)
 KEY = bytes(range(32))
 
 

@@ -225,6 +225,8 @@ class ClientRound:
     def _advance(self, number: int, receives: bool) -> None:
         """Go on to a message or an answer; refuse to leave out what comes before it."""
         place = self._place(number, receives)
+        if place < self._position:
+            raise RefusedError(f"the client is past step {number} of the round")
         for left_out, taken in self._events[self._position : place]:
             step = self._steps[left_out]
             role = step.to if taken and step.pattern is Pattern.ROUTE else step.role

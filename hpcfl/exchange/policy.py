@@ -8,41 +8,48 @@ from hpcfl.errors import RefusedError
 from hpcfl.exchange.request import Offer
 from hpcfl.values import dataclass
 
-LARGEST_CLIP = float("inf")
+# `sparse` reveals values that one device alone has sent; in `ckks`, each device can decrypt all.
+HIDING = tuple(name for name in PROTOCOLS if name not in ("fedavg", "sparse", "ckks"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The limits of a client; it refuses a round beyond any of them."""
 
-    protocols: tuple[str, ...] = ()  # the accepted ones; () for all but fedavg
+    protocols: tuple[str, ...] = HIDING
     devices: int = 3  # fewest in a round
     threshold: int = 2  # fewest in a sum: with fewer, the round must end
-    clip: float = LARGEST_CLIP  # largest magnitude of a coordinate
+    gamma: float = 0.1  # least fraction of the devices that may collude without harm
+    failure: float = 2.0**-40  # largest probability that what the protocol promises fails
+    clip: float = float("inf")  # largest magnitude of a coordinate
     bits: int = 32  # most bits of a coordinate
 
     def check(self, offer: Offer) -> None:
         """Raise RefusedError if a round exceeds a limit."""
         # The name comes first: a server must not decide which code is loaded.
-        accepted = self.protocols or tuple(name for name in PROTOCOLS if name != "fedavg")
-        if offer.name not in accepted:
+        if offer.name not in self.protocols:
+            accepted = ", ".join(self.protocols)
             raise RefusedError(
-                f"the server asks for {offer.name}, and this client accepts {', '.join(accepted)}"
+                f"the server asks for {offer.name}, and this client accepts {accepted}"
             )
-        protocol = offer.protocol
-        plan = protocol.parameters
-        fewest = protocol.needed_in_sum
-        limits: list[tuple[bool, str, float, str]] = [
-            (plan.devices < self.devices, f"{plan.devices} devices", self.devices, "at least"),
-            (fewest < self.threshold, f"{fewest} in a sum", self.threshold, "at least"),
-        ]
+        protocol, at_least, at_most = offer.protocol, "at least", "at most"
+        plan, failure = protocol.parameters, sum(one.worst for one in protocol.promises())
+        limits: list[tuple[bool, str, str, float]] = [
+            (plan.devices < self.devices, f"{plan.devices} devices", at_least, self.devices),
+            (protocol.needed_in_sum < self.threshold,
+             f"sums of {protocol.needed_in_sum} devices", at_least, self.threshold),
+            (plan.gamma < self.gamma, f"gamma {plan.gamma:g}", at_least, self.gamma),
+            (failure > self.failure, f"a failure probability of {failure:.2g}", at_most,
+             self.failure),
+        ]  # fmt: skip
         if isinstance(protocol, QuantisedProtocol):
+            bits = plan.arithmetic.bits
             limits += [
-                (plan.clip > self.clip, f"values up to {plan.clip:g}", self.clip, "at most"),
-                (plan.arithmetic.bits > self.bits, f"{plan.group}", self.bits, "at most"),
+                (plan.clip > self.clip, f"values up to {plan.clip:g}", at_most, self.clip),
+                (bits > self.bits, f"{bits} bits", at_most, self.bits),
             ]
-        for beyond, asked, limit, most in limits:
+        for beyond, asked, accepts, limit in limits:
             if beyond:
                 raise RefusedError(
-                    f"the server asks for {asked}, and this client accepts {most} {limit:g}"
+                    f"the server asks for {asked}, and this client accepts {accepts} {limit:g}"
                 )

@@ -91,7 +91,7 @@ class SecureAggregation(Strategy):
         self._evaluation, self._timeout = evaluation, timeout_seconds
         self._session: Session | None = None
         self._enrolled: list[int] = []  # nodes by enrolment id
-        # Of the current round: its clients by number, devices and then helpers; and the model before.
+        # Of the current round: nodes by client, devices before helpers; and the model before it.
         self._round: ServerRound | None = None
         self._nodes: list[int] = []
         self._arrays = fl.ArrayRecord()

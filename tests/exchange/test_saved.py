@@ -218,9 +218,10 @@ def test_a_saved_state_holds_no_secret_that_no_later_step_needs(tmp_path):
         (Policy(), None),
         (Policy(protocols=("assisted",)), "accepts assisted"),
         (Policy(devices=13), "12 devices, and this client accepts at least 13"),
-        (Policy(threshold=8), "7 in a sum, and this client accepts at least 8"),
+        (Policy(threshold=8), "sums of 7 devices, and this client accepts at least 8"),
+        (Policy(gamma=0.2), "gamma 0.1, and this client accepts at least 0.2"),
         (Policy(clip=0.5), "values up to 1, and this client accepts at most 0.5"),
-        (Policy(bits=16), "fq, and this client accepts at most 16"),
+        (Policy(bits=16), "32 bits, and this client accepts at most 16"),
     ],
 )
 def test_a_client_refuses_what_its_policy_does_not_allow(policy, reason):
@@ -228,6 +229,23 @@ def test_a_client_refuses_what_its_policy_does_not_allow(policy, reason):
     first = next(session.round(0, range(DEVICES)).exchanges())
     found = refusal(Client(policy).handle(first.requests[0], lambda p: VECTORS[0]))
     assert found is None if reason is None else reason in found
+
+
+def test_a_client_refuses_a_ring_that_hides_too_little():
+    session = session_of("secagg-graph", degree=2)
+    first = next(session.round(0, range(DEVICES)).exchanges())
+    found = refusal(Client(Policy()).handle(first.requests[0], lambda p: VECTORS[0]))
+    assert "a failure probability of 1, and this client accepts at most" in found
+
+
+def test_a_request_makes_a_client_do_nothing_twice():
+    session, clients = begun("assisted")
+    (first,) = [next(session.round(0, range(DEVICES)).exchanges())]
+    request = Request.read(first.requests[3])
+    twice = Request(request.offer, 3, [*request.asked, *request.asked], request.messages)
+    replies = clients[3].handle(twice.packed(), lambda p: VECTORS[3])
+    assert len(msgpack.unpackb(replies)) == 2
+    assert "is past step" in refusal(replies)
 
 
 def test_a_server_does_not_choose_the_code_that_a_client_loads():
