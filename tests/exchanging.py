@@ -11,7 +11,7 @@ from hpcfl.exchange.server import Session
 
 DEVICES, DIM = 12, 40
 VECTORS = np.random.default_rng(3).uniform(-0.1, 0.1, (DEVICES, DIM)).astype(np.float32)
-ANY = Policy(protocols=tuple(PROTOCOLS), threshold=1, gamma=0, failure=1)
+ANY = Policy(protocols=tuple(PROTOCOLS), threshold=1, gamma=0, failure=1, helpers=1)
 KEY = bytes(range(32))
 
 
@@ -64,7 +64,7 @@ class Stored:
 def changed(asked, **values):
     """Return a request with other values in its offer."""
     fields = msgpack.unpackb(asked)
-    names = ["run", "name", "parameters", "round", "members", "population"]
+    names = ["run", "name", "parameters", "round", "members", "population", "about"]
     for name, value in values.items():
         fields[0][names.index(name)] = value
     return msgpack.packb(fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Enrolment
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope, rows
 from hpcfl.comm.phases import Pattern, Payload, Role, Step, call
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -23,8 +23,8 @@ from hpcfl.rounds.driver import sealed_rows, take_rows
 from hpcfl.rounds.enrolment import NO_ROUND
 
 DELIVERED = 255  # what a journal knows a request as that only delivers messages
-# Returns the vector to upload, shape (d,), for the parameters of the round.
-Vector = Callable[[Parameters], NDArray[np.floating]]
+# Returns the vector to upload, shape (d,), for what the server offers.
+Vector = Callable[[Offer], NDArray[np.floating]]
 
 
 class Client:
@@ -34,7 +34,7 @@ class Client:
     it for the next request; such a client needs a journal.
     """
 
-    kept = ("_run", "_enrolled", "_last")
+    kept = ("_run", "_enrolled", "_terms", "_last")
 
     def __init__(
         self,
@@ -47,9 +47,11 @@ class Client:
         self._source = secrets
         self._run = ""
         self._enrolled = -1  # its number among the devices, or devices and helpers, that enrolled
+        self._terms: list[Any] = []  # of the enrolment
         self._member: Any = None  # its state for all rounds, if the protocol has an enrolment
         self._last = -1  # the last round
         self._round: ClientRound | None = None
+        self._one = threading.Lock()  # a host may have threads
         self._saved: dict[str, Any] = {}  # what a restored client has not needed yet
 
     @property
@@ -65,7 +67,8 @@ class Client:
         """
         request = Request.read(asked)
         try:
-            replies = self._played(request).handle(request, vector)
+            with self._one:
+                replies = self._played(request).handle(request, vector)
         except (MessageError, RefusedError, UsageError) as error:
             replies = [request.refused(error)]
         packed: bytes = msgpack.packb(replies)
@@ -103,13 +106,13 @@ class Client:
 
     def _begun(self, offer: Offer, id: int) -> ClientRound:
         """Return a new round."""
-        if offer.round == NO_ROUND and self._run:
-            raise RefusedError("the client refuses to enrol twice in a run")
+        self._policy.check(offer)  # first of all: it decides which code may be loaded
+        if offer.round == NO_ROUND and (self._run or not offer.enrols):
+            raise RefusedError("the client refuses to enrol twice in a run, or for nothing")
         if offer.round != NO_ROUND and offer.round <= self._last:
             raise RefusedError(
                 f"the client refuses round {offer.round}: it has taken part in round {self._last}"
             )
-        self._policy.check(offer)
         return self._made(offer, id)
 
     def _made(self, offer: Offer, id: int) -> ClientRound:
@@ -133,9 +136,11 @@ class Client:
             listed = id < len(offer.members)
             number = offer.members[id] if listed else offer.population + helper
         if self._enrolled < 0 and (offer.round == NO_ROUND or not enrolment.steps):
-            self._enrolled = number
+            self._enrolled, self._terms = number, offer.terms
         if self._enrolled < 0:
             raise RefusedError("the client has not enrolled in the run")
+        if self._terms != offer.terms:
+            raise RefusedError("the client enrolled for another protocol, or among others")
         if number != self._enrolled or len(offer.members) not in (0, offer.devices):
             raise RefusedError(f"the client enrolled as {self._enrolled}, and not as {number}")
         if self._member is None:
@@ -264,7 +269,7 @@ class ClientRound:
 
     def _reply(self, number: int, vector: Vector) -> Payload:
         step = self._steps[number]
-        arguments = [vector(self.offer.protocol.parameters)] if step.upload else []
+        arguments = [vector(self.offer)] if step.upload else []
         if step.pattern is Pattern.ROUTE:
             found, self._linked = sealed_rows(
                 step, number, self._index, self.party, self.id, arguments
@@ -279,7 +284,8 @@ class ClientRound:
         behind = {self._steps[number].name for number, _ in passed}
         behind -= {self._steps[number].name for number, _ in ahead}
         # In an enrolment, the client keeps the party by itself.
-        party = saved.kept(self.party, behind) if self._index != NO_ROUND else {}
+        done = self._left or self._index == NO_ROUND
+        party = {} if done else saved.kept(self.party, behind)
         return {"digest": self.offer.digest, "own": saved.kept(self), "party": party}
 
 

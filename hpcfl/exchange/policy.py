@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
-from hpcfl.errors import RefusedError
+from hpcfl.errors import RefusedError, UsageError
 from hpcfl.exchange.request import Offer
 from hpcfl.values import dataclass
 
@@ -21,8 +21,13 @@ class Policy:
     threshold: int = 2  # fewest in a sum: with fewer, the round must end
     gamma: float = 0.1  # least fraction of the devices that may collude without harm
     failure: float = 2.0**-40  # largest probability that what the protocol promises fails
+    helpers: int = 2  # fewest, of protocols with helpers
     clip: float = float("inf")  # largest magnitude of a coordinate
     bits: int = 32  # most bits of a coordinate
+
+    def __post_init__(self) -> None:
+        if isinstance(self.protocols, str):
+            raise UsageError(f"protocols is {self.protocols!r}; it must be a tuple of names")
 
     def check(self, offer: Offer) -> None:
         """Raise RefusedError if a round exceeds a limit."""
@@ -34,10 +39,13 @@ class Policy:
             )
         protocol, at_least, at_most = offer.protocol, "at least", "at most"
         plan, failure = protocol.parameters, sum(one.worst for one in protocol.promises())
+        fewest, helpers = protocol.needed_in_sum, protocol.helpers
+        if isinstance(protocol, QuantisedProtocol):
+            fewest = min(fewest, protocol.most_in_sum(plan.devices)[0])
         limits: list[tuple[bool, str, str, float]] = [
             (plan.devices < self.devices, f"{plan.devices} devices", at_least, self.devices),
-            (protocol.needed_in_sum < self.threshold,
-             f"sums of {protocol.needed_in_sum} devices", at_least, self.threshold),
+            (fewest < self.threshold, f"sums of {fewest} devices", at_least, self.threshold),
+            (0 < helpers < self.helpers, f"{helpers} helpers", at_least, self.helpers),
             (plan.gamma < self.gamma, f"gamma {plan.gamma:g}", at_least, self.gamma),
             (failure > self.failure, f"a failure probability of {failure:.2g}", at_most,
              self.failure),

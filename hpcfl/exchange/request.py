@@ -19,8 +19,10 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.errors import MessageError, UsageError
-from hpcfl.options.definition import make
+from hpcfl.options.definition import make, options_of
 from hpcfl.values import dataclass
+
+LONGEST = 100  # name of a run, in characters
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
@@ -39,6 +41,7 @@ class Offer:
     # The enrolment ids of the devices 0 to N - 1; empty if the protocol has no enrolment.
     members: Sequence[int]
     population: int  # the number of devices that enrolled
+    about: Mapping[str, Any]  # what the framework's code has to agree on
 
     @property
     def devices(self) -> int:
@@ -54,7 +57,18 @@ class Offer:
     def plain(self) -> list[Any]:
         """Return all values, as a request carries them."""
         about = [self.run, self.name, dict(self.parameters)]
-        return [*about, self.round, [*self.members], self.population]
+        return [*about, self.round, [*self.members], self.population, dict(self.about)]
+
+    @property
+    def enrols(self) -> bool:
+        """Whether devices exchange messages before the first round."""
+        return self.enrolment is not None and bool(self.enrolment.steps)
+
+    @property
+    def terms(self) -> list[Any]:
+        """What an enrolment was for; the secrets that devices agreed on serve nothing else."""
+        plan = self.protocol.parameters
+        return [self.name, plan.transport_keys, self.population, self.protocol.helpers]
 
     @cached_property
     def protocol(self) -> AggregationProtocol:
@@ -62,6 +76,9 @@ class Offer:
 
         Its model is empty: a framework sends the model by itself.
         """
+        # Weights, for instance, could leave one vector alone in a sum.
+        if self.parameters.keys() - options_of(Parameters).keys():
+            raise UsageError("a server offers options of the protocol, and no other parameters")
         parameters = make(Parameters, self.parameters)
         if parameters.security == "active":
             raise UsageError(
@@ -117,7 +134,14 @@ class Request:
             offer = Offer(*values)
             numbers = [id, *asked, offer.devices, offer.round, offer.population, *offer.members]
             numbers += [step for step, _ in messages]
-            if not all(type(number) is int and number >= 0 for number in numbers):
+            if not (
+                all(type(number) is int and 0 <= number < 2**32 for number in numbers)
+                and all(type(message) is bytes for _, message in messages)
+                and type(offer.run) is str
+                and 0 < len(offer.run) <= LONGEST
+                and [*offer.members] == sorted({*offer.members, -1})[1:]
+                and max(offer.members, default=-1) < max(offer.population, 1)
+            ):
                 raise TypeError
         except (KeyError, TypeError, ValueError, msgpack.UnpackException):
             raise MessageError("request", "the server", "it is malformed") from None

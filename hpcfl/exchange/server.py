@@ -201,13 +201,20 @@ class Session:
     """The server's side of a run: its rounds, after an enrolment of all devices if there is one.
 
     `options` are those of the protocol, by the names of :class:`BenchOptions`. Without `levels`, a
-    protocol that quantises takes the most with which no sum can wrap around.
+    protocol that quantises takes the most with which no sum can wrap around. `about` holds what the
+    makers of vectors have to agree on; clients with another one would mask otherwise.
     """
 
-    def __init__(self, protocol: str, dim: int, run: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        dim: int,
+        run: str | None = None,
+        about: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         self.run = run or secrets.token_hex(16)
-        self.name = protocol
-        self.dim = dim
+        self.name, self.dim, self.about = protocol, dim, about or {}
         self._options = make(ProtocolOptions, without_dropouts(protocol, options))
         self._population = 0
         kind = find(protocol)
@@ -226,8 +233,9 @@ class Session:
 
     def _offer(self, round_index: int, devices: int, members: Sequence[int]) -> Offer:
         parameters = asked_for(self._protocol(devices).parameters)
-        members = members if self.enrols else ()
-        return Offer(self.run, self.name, parameters, round_index, members, self._population)
+        members, population = (members, self._population) if self.enrols else ((), 0)
+        about = self.name, parameters, round_index, members, population, self.about
+        return Offer(self.run, *about)
 
     def enrol(self, devices: int) -> ServerRound | None:
         """Return the enrolment of devices 0 to n - 1, and of the helpers; None if there is none."""
@@ -288,6 +296,12 @@ class ServerRound:
         except StopIteration:
             return {}
         return exchange.requests
+
+    def play(self, ask: Ask) -> None:
+        """Play all exchanges; raise HpcflError if the round cannot end."""
+        requests = self.up_to_upload(ask)
+        while requests:
+            requests = self.up_to_upload(ask, ask(requests))
 
     @cached_property
     def _going_on(self) -> Generator[Exchange, Replies | None, None]:

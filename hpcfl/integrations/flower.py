@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,15 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.serverapp.strategy.strategy_utils import (
+    aggregate_metricrecords,
+    validate_message_reply_consistency,
+)
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
 from hpcfl.exchange import Client, FileJournal, Policy, ServerRound, Session
-from hpcfl.exchange.request import Request
+from hpcfl.exchange.request import Offer, Request
 from hpcfl.integrations import updates
 
 # The name of hpcfl's record in messages, and in the state of a client.
@@ -53,8 +55,8 @@ class SecureAggregation(Strategy):
     protocol
         The name of a protocol of hpcfl.
     most_examples
-        The most training examples of any client: a client's weight is its share of them. None if
-        all clients count the same.
+        The most training examples of any client, or somewhat more: a client's weight is its share
+        of them. None if all clients count the same.
     helpers
         The ids of the nodes that are helpers of `assisted`, each of another institution. They are
         not sampled.
@@ -71,7 +73,7 @@ class SecureAggregation(Strategy):
         strategy: Strategy,
         protocol: str = "secagg",
         *,
-        most_examples: float | None = 100_000,
+        most_examples: float | None,
         helpers: Sequence[int] = (),
         evaluation: bool = False,
         timeout_seconds: float = 600,
@@ -86,10 +88,15 @@ class SecureAggregation(Strategy):
         if helpers:
             options["helpers"] = len(helpers)
         self.strategy = strategy
-        self._protocol, self._options = protocol, options
         self._most, self._helpers = most_examples, [*helpers]
         self._evaluation, self._timeout = evaluation, timeout_seconds
-        self._session: Session | None = None
+        # The first round tells how many values a model has.
+        self._session = Session(protocol, 1, about={updates.MOST: most_examples}, **options)
+        if self._session.helpers != len(helpers):
+            raise UsageError(
+                f"{protocol} has {self._session.helpers} helpers, and {len(helpers)} nodes are "
+                "named: give helpers=[their node ids], which are no clients of yours"
+            )
         self._enrolled: list[int] = []  # nodes by enrolment id
         # Of the current round: nodes by client, devices before helpers; and the model before it.
         self._round: ServerRound | None = None
@@ -99,7 +106,7 @@ class SecureAggregation(Strategy):
 
     def summary(self) -> None:
         """Log the protocol and the wrapped strategy."""
-        log(INFO, "\t├──> Secure aggregation: %s", self._protocol)
+        log(INFO, "\t├──> Secure aggregation: %s", self._session.name)
         self.strategy.summary()
 
     def configure_train(
@@ -122,7 +129,7 @@ class SecureAggregation(Strategy):
         found = []
         for id, asked in requests.items():
             message = messages[self._nodes[id]]
-            record = fl.ConfigRecord({"request": asked, "most-examples": float(self._most or 0)})
+            record = fl.ConfigRecord({"request": asked})
             found.append(
                 fl.Message(
                     fl.RecordDict({**message.content, RECORD: record}),
@@ -142,15 +149,8 @@ class SecureAggregation(Strategy):
         hidden: _Hiding,
     ) -> ServerRound:
         """Return a round of the chosen nodes, after the enrolment if it is the first."""
-        if self._session is None:
-            dim = updates.length(arrays.to_numpy_ndarrays(), self._most)
-            self._session = Session(self._protocol, dim, **self._options)
         session, self._arrays, self._grid = self._session, arrays, grid
-        if session.helpers != len(self._helpers):
-            raise UsageError(
-                f"{self._protocol} has {session.helpers} helpers, and {len(self._helpers)} nodes "
-                "are named as helpers"
-            )
+        session.dim = updates.length(arrays.to_numpy_ndarrays(), self._most)
         if session.enrols and not self._enrolled:
             everybody = sorted(hidden.get_node_ids())
             self._nodes = [*everybody, *self._helpers]
@@ -178,11 +178,16 @@ class SecureAggregation(Strategy):
         return self._told(self._grid.send_and_receive(messages, timeout=self._timeout))
 
     def _told(self, replies: Iterable[fl.Message]) -> dict[int, bytes]:
-        """Return the clients' replies by number."""
-        return {
-            self._nodes.index(reply.metadata.src_node_id): reply.content[RECORD]["reply"]
-            for reply in _with_record(replies)
-        }
+        """Return the clients' replies by number; log what other nodes answer."""
+        found = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if _has_record(reply):
+                found[self._nodes.index(node)] = reply.content[RECORD]["reply"]
+            else:
+                reason = reply.error.reason if reply.has_error() else "not an answer of hpcfl's mod"
+                log(WARNING, "node %d: %s. Its train function needs mods=[mod()]", node, reason)
+        return found
 
     def _fail(self, server_round: int, error: HpcflError) -> None:
         self._round = None
@@ -191,25 +196,40 @@ class SecureAggregation(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[fl.Message]
     ) -> tuple[fl.ArrayRecord | None, fl.MetricRecord | None]:
-        """Play the rest of the round, and let the strategy have the mean."""
-        there, one = [*_with_record(replies)], []
-        if self._round is not None:
-            try:
-                self._round.up_to_upload(self._ask, self._told(there))
-                one = [self._mean(self._round, there)]
-            except HpcflError as error:
-                self._fail(server_round, error)
-        self._round = None
-        return self.strategy.aggregate_train(server_round, one)
+        """Play the rest of the round, and let the strategy have the mean.
+
+        Without a sum, return the model that the round began with.
+        """
+        replies, played, self._round = [*replies], self._round, None
+        if played is None:
+            return self._arrays, None
+        try:
+            played.up_to_upload(self._ask, self._told(replies))
+            mean = self._mean(played, [*filter(_has_record, replies)])
+        except HpcflError as error:
+            self._fail(server_round, error)
+            return self._arrays, None
+        finally:
+            for id, reason in played.refused.items():
+                log(WARNING, "node %d (device %d) left the round: %s", self._nodes[id], id, reason)
+        survivors, clients = len(played.server.survivors), played.offer.devices
+        log(INFO, "secure aggregation: the mean of %d of %d clients", survivors, clients)
+        return self.strategy.aggregate_train(server_round, [mean])
 
     def _mean(self, played: ServerRound, replies: Sequence[fl.Message]) -> fl.Message:
         """Return the mean of a round as the reply of one client."""
         before = self._arrays
-        after = updates.applied(before.to_numpy_ndarrays(), played, self._most)
+        after = updates.applied(before.to_numpy_ndarrays(), played)
         key = getattr(self.strategy, "weighted_by_key", "num-examples")
         # Only clients whose mod says so send metrics.
         metrics = [reply.content for reply in replies if reply.content.metric_records]
-        averaged = aggregate_metricrecords(metrics, key) if metrics else fl.MetricRecord()
+        averaged = fl.MetricRecord()
+        if metrics:
+            try:
+                validate_message_reply_consistency(metrics, key, check_arrayrecord=False)
+                averaged = aggregate_metricrecords(metrics, key)
+            except Exception as error:  # a client may send anything
+                log(ERROR, "the clients' metrics are not averaged: %s", error)
         averaged[key] = 1.0
         model = fl.ArrayRecord(dict(zip(before.keys(), map(fl.Array, after), strict=True)))
         replies[0].content = fl.RecordDict({"arrays": model, "metrics": averaged})
@@ -244,17 +264,16 @@ class _Hiding:
         return getattr(self._grid, name)
 
 
-def _with_record(replies: Iterable[fl.Message]) -> Iterator[fl.Message]:
-    for reply in replies:
-        if not reply.has_error() and "reply" in reply.content.get(RECORD, {}):
-            yield reply
+def _has_record(reply: fl.Message) -> bool:
+    record = {} if reply.has_error() else reply.content.get(RECORD, {})
+    return isinstance(record.get("reply"), bytes)
 
 
 def mod(
     folder: str | os.PathLike[str] | None = None,
     *,
     weighted_by_key: str = "num-examples",
-    metrics: bool = False,
+    send_metrics: bool = False,
     **policy: Any,
 ) -> Mod:
     """Return the mod for a client's train function.
@@ -267,7 +286,7 @@ def mod(
         of the user (``XDG_STATE_HOME``).
     weighted_by_key
         The metric of the reply that holds the number of training examples.
-    metrics
+    send_metrics
         Whether to send the other metrics, and that number, in the clear.
     **policy
         The fields of :class:`~hpcfl.exchange.policy.Policy`.
@@ -286,20 +305,21 @@ def mod(
             return fl.Message(fl.Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
         trained: list[fl.Message] = []
 
-        def vector(parameters: Parameters) -> NDArray[np.float32]:
+        def vector(offer: Offer) -> NDArray[np.float32]:
             del message.content[RECORD]
             reply = call_next(message, context)
             trained.append(reply)
             if reply.has_error():
-                raise RefusedError(f"the client did not train: {reply.error.reason}")
+                log(ERROR, "the client did not train: %s", reply.error.reason)
+                raise RefusedError("the client did not train")
             before, after = (
                 next(iter(content.array_records.values())).to_numpy_ndarrays()
                 for content in (message.content, reply.content)
             )
-            (about,) = reply.content.metric_records.values()
-            most = record["most-examples"] or None
-            examples = about.get(weighted_by_key, 0)
-            return updates.change(before, after, examples, most, parameters.clip)
+            metrics = {k: v for m in reply.content.metric_records.values() for k, v in m.items()}
+            if offer.about[updates.MOST] is not None and weighted_by_key not in metrics:
+                raise RefusedError(f"the client's train function gives no {weighted_by_key!r}")
+            return updates.change(before, after, metrics.get(weighted_by_key, 0), offer)
 
         home = _home(folder, context)
         key, asked = _key(home), record["request"]
@@ -307,8 +327,10 @@ def mod(
         if kept is not None and kept["run"] == Request.read(asked).offer.run:
             client = Client.restore(kept["client"], key, limits, FileJournal(home / "journal"))
         content = fl.RecordDict({RECORD: fl.ConfigRecord({"reply": client.handle(asked, vector)})})
-        context.state[RECORD] = fl.ConfigRecord({"run": client.run, "client": client.save(key)})
-        if trained and metrics:
+        if client.run:  # or else it has refused its first request
+            kept = fl.ConfigRecord({"run": client.run, "client": client.save(key)})
+            context.state[RECORD] = kept
+        if trained and send_metrics:
             content.update(trained[0].content.metric_records.items())
         return fl.Message(content, reply_to=message)
 

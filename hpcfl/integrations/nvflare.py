@@ -24,9 +24,9 @@ from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, RefusedError, UsageError
 from hpcfl.exchange import Client, Policy, ServerRound, Session
+from hpcfl.exchange.request import Offer
 from hpcfl.exchange.server import Replies, Requests
 from hpcfl.integrations import updates
 
@@ -43,7 +43,7 @@ class SecureAggregator(Aggregator):
     def __init__(
         self,
         protocol: str = "secagg",
-        most_examples: float | None = 100_000,
+        most_examples: float | None = None,
         timeout_seconds: float = 60,
         **options: Any,
     ) -> None:
@@ -73,7 +73,9 @@ class SecureAggregator(Aggregator):
 
         if self._session is None:
             dim = updates.length([*_model(fl_ctx).values()], self._most)
-            self._session = Session(self._protocol, dim, **self._options)
+            self._session = Session(
+                self._protocol, dim, about={updates.MOST: self._most}, **self._options
+            )
             if self._session.helpers:
                 raise UsageError(f"{self._protocol} has helpers, which NVFlare's jobs have not")
             self._clients = sorted(one.name for one in fl_ctx.get_engine().get_clients())
@@ -123,7 +125,7 @@ class SecureAggregator(Aggregator):
         if played is not None:
             try:
                 played.up_to_upload(lambda requests: self._ask(requests, fl_ctx), self._replies)
-                after = updates.applied([*model.values()], played, self._most)
+                after = updates.applied([*model.values()], played)
                 model = dict(zip(model, after, strict=True))
             except HpcflError as error:
                 self._fail(error, fl_ctx)
@@ -146,9 +148,8 @@ class SecureFilter(Filter):
     result is dropped. Unlike NVFlare's DXOFilter, it blocks a result that it cannot mask.
     """
 
-    def __init__(self, most_examples: float | None = 100_000, **policy: Any) -> None:
+    def __init__(self, **policy: Any) -> None:
         super().__init__()
-        self._most = most_examples
         self._client = Client(Policy(**policy))
         self._upload = b""  # the request that the result of the current task answers
         self._before: dict[str, NDArray[Any]] = {}  # the model of the current task
@@ -168,7 +169,7 @@ class SecureFilter(Filter):
             self._upload = reply[BYTES] = request[BYTES]
             return reply
 
-        def nothing(parameters: Parameters) -> NDArray[np.float32]:
+        def nothing(offer: Offer) -> NDArray[np.float32]:
             raise RefusedError("the client uploads only the result of a task")
 
         reply[BYTES] = self._client.handle(request[BYTES], nothing)
@@ -191,10 +192,8 @@ class SecureFilter(Filter):
             examples = trained.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND, 1)
             upload = self._client.handle(
                 asked,
-                lambda parameters: updates.change(
-                    [*before.values()], after, examples, self._most, parameters.clip
-                ),
+                lambda offer: updates.change([*before.values()], after, examples, offer),
             )
         except Exception as error:
             raise ContentBlockedException(str(error)) from error
-        return DXO(DataKind.APP_DEFINED, data={BYTES: upload}).update_shareable(shareable)
+        return DXO(DataKind.APP_DEFINED, data={BYTES: upload}).to_shareable()

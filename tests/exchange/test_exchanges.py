@@ -161,5 +161,6 @@ def test_a_dealer_of_wrong_shares_is_not_in_the_sum_although_others_masked_with_
 
     assert drive(played, reply) == 5
     assert "no right share of its secrets" in str(played.refused[5])
+    assert played.server.outcome().expelled == 1
     assert played.server.survivors == [id for id in range(DEVICES) if id not in (5, 8)]
     assert_right(played, clients)

@@ -20,7 +20,7 @@ from exchanging import (
 )
 
 from hpcfl.comm import envelope
-from hpcfl.errors import BelowThresholdError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, UsageError
 from hpcfl.exchange.client import Client
 from hpcfl.exchange.journal import FileJournal
 from hpcfl.exchange.policy import Policy
@@ -207,7 +207,7 @@ def test_a_saved_state_holds_no_secret_that_no_later_step_needs(tmp_path):
     drive(session.round(0, range(DEVICES)), clients)
     client = Client.restore(clients.states[2], KEY, ANY, FileJournal(tmp_path))
     kept = client._saved["round"]["party"]["state"]
-    assert {"seed", "shares", "transport", "challenge"}.isdisjoint(kept)
+    assert {"seed", "shares", "transport", "challenge", "masking"}.isdisjoint(kept)
     assert kept["transport_keys"] == b""
     assert kept["links"].advertised.shape == (DEVICES, 1, 32)
 
@@ -221,6 +221,7 @@ def test_a_saved_state_holds_no_secret_that_no_later_step_needs(tmp_path):
         (Policy(threshold=8), "sums of 7 devices, and this client accepts at least 8"),
         (Policy(gamma=0.2), "gamma 0.1, and this client accepts at least 0.2"),
         (Policy(clip=0.5), "values up to 1, and this client accepts at most 0.5"),
+        (Policy(threshold=13), "sums of 7"),
         (Policy(bits=16), "32 bits, and this client accepts at most 16"),
     ],
 )
@@ -229,6 +230,11 @@ def test_a_client_refuses_what_its_policy_does_not_allow(policy, reason):
     first = next(session.round(0, range(DEVICES)).exchanges())
     found = refusal(Client(policy).handle(first.requests[0], lambda p: VECTORS[0]))
     assert found is None if reason is None else reason in found
+
+
+def test_a_policy_names_protocols_one_by_one():
+    with pytest.raises(UsageError, match="protocols is 'secagg-graph'; it must be a tuple"):
+        Policy(protocols="secagg-graph")
 
 
 def test_a_client_refuses_a_ring_that_hides_too_little():
@@ -267,10 +273,73 @@ def test_a_cheating_server_is_not_covered_by_exchanges():
 def test_keys_are_those_of_the_run_and_its_parameters():
     """A share that was sealed in another run, or for other parameters, does not open."""
     offers = []
-    for run, options in [("a", {}), ("b", {}), ("a", {"clip": 2.0})]:
+    for run, options in [("a", {}), ("b", {}), ("a", {"clip": 2.0}), ("a", {"about": {"x": 1}})]:
         offers.append(session_of("secagg", run=run, **options).round(0, range(DEVICES)).offer)
     contexts = {offer.protocol.context(0) for offer in offers}
-    assert len(contexts) == 3
+    assert len(contexts) == 4
+
+
+# What a server may try
+
+
+@pytest.mark.parametrize(
+    ("enrolled", "name", "values"),
+    [
+        ("prf", "prf", {"population": 15, "members": [5, 12, 13, 14]}),
+        ("assisted", "prf", {"members": [2, 3, 4, 5]}),
+        ("ckks", "prf", {"members": [2, 3, 4, 5]}),
+        ("assisted", "assisted", {"helpers": 1}),
+    ],
+)
+@pytest.mark.parametrize("restored", [False, True])
+def test_secrets_of_an_enrolment_serve_no_other_protocol(
+    enrolled, name, values, restored, tmp_path
+):
+    """Where none were agreed on, keys would follow from nothing, and the server knows them."""
+    clients = Stored(tmp_path)
+    session, _ = begun(enrolled, clients)
+    members = values.get("members", range(DEVICES))
+    other = session_of(name, run=session.run, helpers=values.get("helpers"))
+    other._population = values.get("population", DEVICES)
+    first = next(other.round(0, members).exchanges())
+    place = [*members].index(5)
+    asked = first.requests[place]
+    client = clients.client(5) if restored else clients.clients[5]
+    reply = client.handle(asked, lambda offer: VECTORS[5])
+    assert "the client enrolled for another protocol, or among others" in refusal(reply)
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"weights": [1.0] + [0.0] * 11}, {"population": "x"}, {"correctness_bits": 1}]
+)
+def test_a_server_offers_only_options(parameters):
+    """With weights of its own, it would leave one vector alone in the sum."""
+    first = next(session_of("secagg").round(0, range(DEVICES)).exchanges())
+    given = Request.read(first.requests[0]).offer.parameters
+    asked = changed(first.requests[0], parameters=given | parameters)
+    reply = Client(ANY).handle(asked, lambda offer: VECTORS[0])
+    assert "a server offers options of the protocol" in refusal(reply)
+
+
+def test_a_device_masks_among_those_of_the_offer():
+    session, clients = begun("prf")
+    first = next(session.round(0, range(DEVICES)).exchanges())
+    request = Request.read(first.requests[3])
+    step, model = request.messages[0]
+    few = Request(request.offer, 3, request.asked, [(step, model[:-2] + bytes([0b11000, 0]))])
+    reply = clients[3].handle(few.packed(), lambda offer: VECTORS[3])
+    assert "a round of others than it was offered" in refusal(reply)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"run": ""}, {"run": 5}, {"run": "x" * 101}, {"round": 2**32}, {"members": [3, 3]},
+     {"members": [7]}, {"parameters": {}}],
+)  # fmt: skip
+def test_malformed_offers_are_no_requests(values):
+    first = next(session_of("secagg").round(0, range(DEVICES)).exchanges())
+    with pytest.raises(MessageError, match="it is malformed"):
+        Client(ANY).handle(changed(first.requests[0], **values), lambda offer: VECTORS[0])
 
 
 class Faulty(Clients):

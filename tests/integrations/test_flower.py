@@ -121,7 +121,7 @@ def test_the_model_is_that_of_the_strategy_without_masks(protocol, options, tmp_
 
 def test_a_protocol_that_sends_a_part_of_the_coordinates_counts_all_clients_the_same(tmp_path):
     with pytest.raises(UsageError, match="most_examples=None"):
-        SecureAggregation(fedavg(), "common")
+        SecureAggregation(fedavg(), "common", most_examples=9)
     grid = Node(app_of(mod(tmp_path)))
     strategy = SecureAggregation(fedavg(), "common", most_examples=None, alpha=0.5)
     found = start(strategy, grid, rounds=1).arrays["weights"].numpy()
@@ -134,7 +134,11 @@ def test_a_protocol_that_sends_a_part_of_the_coordinates_counts_all_clients_the_
 
 def test_a_client_that_fails_in_its_training_is_not_in_the_mean(tmp_path):
     grid = Node(app_of(mod(tmp_path)), failing=[12])
-    found = start(SecureAggregation(fedavg()), grid, rounds=1).arrays["weights"].numpy()
+    found = (
+        start(SecureAggregation(fedavg(), most_examples=100), grid, rounds=1)
+        .arrays["weights"]
+        .numpy()
+    )
     there = [node for node in NODES if node != 12]
     models = [trained(node, np.zeros(DIM)) for node in there]
     np.testing.assert_allclose(found, np.average(models, axis=0, weights=there), atol=1e-4)
@@ -142,13 +146,17 @@ def test_a_client_that_fails_in_its_training_is_not_in_the_mean(tmp_path):
 
 def test_a_round_without_enough_clients_leaves_the_model_and_says_why(tmp_path, caplog):
     grid = Node(app_of(mod(tmp_path)), failing=NODES[:5])
-    assert not start(SecureAggregation(fedavg()), grid, rounds=1).arrays
+    found = start(SecureAggregation(fedavg(), most_examples=100), grid, rounds=1)
+    assert not found.arrays["weights"].numpy().any()
     assert "round 1 ends without a sum: round 1 cannot end: 2 of 7 devices" in caplog.text
 
 
 @pytest.mark.parametrize("metrics", [False, True])
 def test_metrics_leave_only_if_the_client_says_so(metrics, tmp_path):
-    found = start(SecureAggregation(fedavg()), Node(app_of(mod(tmp_path, metrics=metrics))))
+    found = start(
+        SecureAggregation(fedavg(), most_examples=100),
+        Node(app_of(mod(tmp_path, send_metrics=metrics))),
+    )
     losses = [dict(each).get("loss") for each in found.train_metrics_clientapp.values()]
     assert losses == pytest.approx([0.5, 0.5]) if metrics else losses in ([], [None, None])
 
@@ -156,7 +164,7 @@ def test_metrics_leave_only_if_the_client_says_so(metrics, tmp_path):
 @pytest.mark.parametrize("kind", [FedMedian, FedTrimmedAvg])
 def test_strategies_that_look_at_single_models_are_refused(kind):
     with pytest.raises(UsageError, match="looks at single updates"):
-        SecureAggregation(kind())
+        SecureAggregation(kind(), most_examples=None)
 
 
 def test_a_client_with_the_mod_answers_no_plain_message(tmp_path):
@@ -169,7 +177,7 @@ def test_a_state_that_flower_gives_again_masks_no_second_model(protocol, tmp_pat
     """The state of before the upload comes back: a crash before it was saved, or two at once."""
     grid = Node(app_of(mod(tmp_path)))
     helpers = {"helpers": NODES[-2:]} if protocol == "assisted" else {}
-    start(SecureAggregation(fedavg(), protocol, **helpers), grid, rounds=1)
+    start(SecureAggregation(fedavg(), protocol, most_examples=100, **helpers), grid, rounds=1)
     uploads = [(message, state) for message, state in grid.sent if message.content.array_records]
     message, state = uploads[0]
     context = Context(1, message.metadata.dst_node_id, {}, state, {})
@@ -270,3 +278,31 @@ def test_a_supernode_that_is_killed_while_it_trains_is_not_in_the_mean(deployed,
     log = deployed(tmp_path / "code", nodes=5)
     assert "mean of the model: 0.2000" in log or "mean of the model: 0.1999" in log, log[-4000:]
     assert "ends without a sum" not in log
+
+
+def test_a_client_that_answers_nonsense_costs_itself_alone(tmp_path, caplog):
+    class Liar(Node):
+        def handled(self, message):
+            replies = super().handled(message)
+            for reply in replies:
+                if reply.metadata.src_node_id == 12:
+                    reply.content[RECORD]["reply"] = 5
+            return replies
+
+    found = start(SecureAggregation(fedavg(), most_examples=100), Liar(app_of(mod(tmp_path))))
+    assert found.arrays["weights"].numpy().any()
+    assert "node 12: not an answer of hpcfl's mod" in caplog.text
+
+
+def test_a_server_learns_no_number_of_examples_that_it_does_not_count(tmp_path, caplog):
+    grid = Node(app_of(mod(tmp_path)))
+    found = start(SecureAggregation(fedavg(), most_examples=15.5), grid, rounds=1)
+    there = [node for node in NODES if node <= 15]
+    models = [trained(node, np.zeros(DIM)) for node in there]
+    mean = np.average(models, axis=0, weights=there)
+    np.testing.assert_allclose(found.arrays["weights"].numpy(), mean, atol=1e-4)
+    assert "the mean of 5 of 7 clients" in caplog.text
+    assert "node 17 (device 6) left the round" in caplog.text
+    reasons = [line for line in caplog.text.splitlines() if "left the round" in line]
+    assert all("more than 15.5: raise most_examples" in line for line in reasons)
+    assert not any("17 examples" in line for line in reasons)

@@ -83,7 +83,7 @@ def run(folder, protocol, **options):
             ),
         ],
     }
-    mask = component("hpcfl.integrations.nvflare.SecureFilter", most_examples=STEPS, devices=SITES)
+    mask = component("hpcfl.integrations.nvflare.SecureFilter", devices=SITES)
     client = {
         "format_version": 2,
         "executors": [{"tasks": ["train"], "executor": component("trainer.Trainer")}],

@@ -162,7 +162,10 @@ class CommitteeDevice(CodedDevice):
         if mine:
             # A copy, because a view would keep all shares in memory.
             state.pieces[self.id] = shares[0].copy()
-        return self._sealed(others, shares[len(mine) :])
+        sealed = self._sealed(others, shares[len(mine) :])
+        if not mine:
+            state.transport_keys = {}
+        return sealed
 
     def receive_share_input(self, senders: Ids, rows: Rows) -> None:
         """Keep the shares of the others' vectors."""

@@ -78,8 +78,11 @@ class Enrolled(Entering):
         self._pair = keys.KeyPair(b"", self._pair.public)
 
     def _secret(self, number: int) -> bytes:
-        """Return the secret agreed on with another party."""
-        return self._secrets[self._size * number : self._size * (number + 1)]
+        """Return the secret agreed on with another party; refuse one that there is not."""
+        found = self._secrets[self._size * number : self._size * (number + 1)]
+        if not found:  # anybody could compute what is derived from it
+            raise RefusedError(f"{self.name} agreed on no secret with party {number}")
+        return found
 
     def enter(self, round_index: int) -> None:
         if not self._secrets:

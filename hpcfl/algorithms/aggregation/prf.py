@@ -136,6 +136,9 @@ class PrfDevice(QuantisedDevice):
         cut = 4 * self._protocol.model_dim
         self.state = read_bits(payload[cut:], self._member.devices, "model")
         super().receive_model(payload[:cut])
+        # In exchanges, the policy of a device was asked about the members of the offer.
+        if self._protocol.run and self.state != [*self._protocol.members]:
+            raise self.refusal("a round of others than it was offered")
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""

@@ -122,7 +122,7 @@ class SecAggState(DeviceState):
     """What a device keeps between the steps of a round."""
 
     transport: keys.KeyPair = until("advertise_keys", lambda: keys.KeyPair(b"", b""))
-    masking: keys.KeyPair = field(default_factory=lambda: keys.KeyPair(b"", b""))
+    masking: keys.KeyPair = until("unmask", lambda: keys.KeyPair(b"", b""))
     seed: bytes = until("masked_input", bytes)  # of the private mask
     # Concatenated keys that encrypt shares, by holder; kept until all shares are opened.
     transport_keys: bytes = field(default=b"", repr=False)
@@ -134,6 +134,7 @@ class SecAggState(DeviceState):
     checked: bool = False
     expelled: int | None = None  # number of expelled devices, linked with this one or not
     request: Request | None = None
+    pairs: dict[int, bytes] = until("pairs", dict)  # secrets of the masks with dropped devices
     wanted: Sequence[int] | None = None
 
 
@@ -330,7 +331,10 @@ class SecAggDevice(QuantisedDevice):
 
     def _outcome(self, request: Request) -> Outcome:
         """Return the outcome of the round as far as this device knows it."""
-        return Outcome(self._parameters.devices, request.total, expelled=self.state.expelled or 0)
+        devices, expelled = self._parameters.devices, self.state.expelled or 0
+        if self._protocol.early_upload:  # it is not told: as many as the plan has room for
+            expelled = min(SPARE, devices - request.total)
+        return Outcome(devices, request.total, expelled=expelled)
 
     def send_unmask(self) -> Payload:
         """Return the shares of the survivors' seeds and of the dropped devices' mask keys.
@@ -342,6 +346,8 @@ class SecAggDevice(QuantisedDevice):
             raise RefusedError(f"device {self.id} was not asked to unmask")
         seeds = shares[[index[id] for id in request.survivors], KEY_SHARE:]
         mask_keys = shares[[index[id] for id in request.dropped], :KEY_SHARE]
+        if self._protocol.early_upload:  # states are saved: without the key, for a rare step
+            self.state.pairs = dict(zip(*self._mask_secrets(request.dropped), strict=True))
         parts = np.concatenate([seeds.reshape(-1), mask_keys.reshape(-1)])
         return parts.astype("<u4", copy=False).view(np.uint8)
 
@@ -359,7 +365,11 @@ class SecAggDevice(QuantisedDevice):
         """Return the secrets of the masks with the devices that the server asked for."""
         if self.state.wanted is None:
             raise RefusedError(f"device {self.id} was not asked for secrets of pairs")
-        _, secrets = self._mask_secrets(self.state.wanted)
+        _, secrets = (
+            ((), [self.state.pairs[id] for id in self.state.wanted])
+            if self.state.pairs
+            else self._mask_secrets(self.state.wanted)
+        )
         return np.frombuffer(b"".join(secrets), np.uint8)
 
 
@@ -496,7 +506,8 @@ class SecAggServer(SumServer):
 
     def outcome(self) -> Outcome:
         """Return the outcome of the round, against which promises are checked."""
-        expelled = int(self._expelled.sum())
+        dealings = self.state.dealings
+        expelled = len(dealings.expelled) if dealings else 0
         return Outcome(self._devices, len(self.survivors), expelled=expelled)
 
     # unmask
