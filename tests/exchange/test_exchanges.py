@@ -1,5 +1,8 @@
 """A round as exchanges has the sum of the same round over a transport, and as few of them."""
 
+import re
+from pathlib import Path
+
 import msgpack
 import numpy as np
 import pytest
@@ -164,3 +167,11 @@ def test_a_dealer_of_wrong_shares_is_not_in_the_sum_although_others_masked_with_
     assert played.server.outcome().expelled == 1
     assert played.server.survivors == [id for id in range(DEVICES) if id not in (5, 8)]
     assert_right(played, clients)
+
+
+def test_the_script_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (script,) = [block for block in blocks if "round_.play(send)" in block]
+    exec(script, {})
+    assert "[0.045 0.045 0.045] {}" in capsys.readouterr().out
