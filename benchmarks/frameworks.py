@@ -153,11 +153,8 @@ def message_api(
         grid.begin()
         messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
         replies = grid.send_and_receive(messages)
-        model, _ = strategy.aggregate_train(number, replies)
-        expected = np.mean([vector(id, dim) for id in range(gone + 1, clients + 1)], axis=0)
-        error = np.abs(model["x"].numpy() - expected).max()
+        strategy.aggregate_train(number, replies)
         found.append(grid.spent(helpers))
-    print(f"    largest error of the mean {error:.2g}")
     return found
 
 
@@ -196,7 +193,9 @@ def main() -> None:
         count = HELPERS if protocol == "assisted" else 0
         systems[f"Flower, hpcfl {protocol}"] = partial(message_api, wrap, helpers=count)
         systems[f"hpcfl bench {protocol}"] = partial(without, protocol)
-    rows = {name: np.median(play(*about)[1:], axis=0) for name, play in systems.items()}
+    # The first round also imports and enrols.
+    rows = {name: np.median((found := play(*about))[1:] or found, axis=0)
+            for name, play in systems.items()}  # fmt: skip
     print(tabulate([[name, *row] for name, row in rows.items()], ("", *COLUMNS), "pipe",
                    floatfmt=("", ".0f", ".1f", ".1f", ".1f", ".2f")))  # fmt: skip
     plain, own = (rows[f"Flower, {name}"] for name in ("plain FedAvg", "its own SecAgg+"))

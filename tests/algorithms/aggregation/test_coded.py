@@ -292,8 +292,10 @@ def test_pieces_that_do_not_belong_together_end_the_round(name):
             send = getattr(device, f"send_{DEALING[name]}")
 
             def dealing(*vector):
+                keys = device.state.transport_keys
                 receivers, rows = send(*vector)
                 device.state.done.clear()
+                device.state.transport_keys = keys
                 if vector:
                     rows[::2] = send(vector[0] * 0.5)[1][::2]
                 else:
