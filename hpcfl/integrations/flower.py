@@ -102,7 +102,7 @@ class SecureAggregation(Strategy):
         self._round: ServerRound | None = None
         self._nodes: list[int] = []
         self._arrays = fl.ArrayRecord()
-        self._grid: Grid
+        self._grid: _Hiding
 
     def summary(self) -> None:
         """Log the protocol and the wrapped strategy."""
@@ -119,44 +119,39 @@ class SecureAggregation(Strategy):
         if not messages:
             return []
         try:
-            self._round = self._begun(server_round, arrays, grid, {*messages}, hidden)
+            self._round = self._begun(server_round, arrays, hidden, {*messages})
             requests = self._round.up_to_upload(self._ask)
         except UsageError:
             raise
         except HpcflError as error:
             self._fail(server_round, error)
             return []
-        found = []
-        for id, asked in requests.items():
-            message = messages[self._nodes[id]]
-            record = fl.ConfigRecord({"request": asked})
-            found.append(
-                fl.Message(
-                    fl.RecordDict({**message.content, RECORD: record}),
-                    dst_node_id=message.metadata.dst_node_id,
-                    message_type=message.metadata.message_type,
-                    ttl=message.metadata.ttl,
-                )
-            )
-        return found
+        theirs = {id: messages[self._nodes[id]] for id in requests}
+        return [
+            self._message(id, requests[id], one.content, one.metadata.ttl)
+            for id, one in theirs.items()
+        ]
+
+    def _message(
+        self, id: int, asked: bytes, content: Mapping[str, Any] = {}, ttl: float | None = None
+    ) -> fl.Message:
+        """Return a request to a client, with what else is for it."""
+        record = fl.RecordDict({**content, RECORD: fl.ConfigRecord({"request": asked})})
+        kind = fl.MessageType.TRAIN
+        return fl.Message(record, dst_node_id=self._nodes[id], message_type=kind, ttl=ttl)
 
     def _begun(
-        self,
-        server_round: int,
-        arrays: fl.ArrayRecord,
-        grid: Grid,
-        chosen: set[int],
-        hidden: _Hiding,
+        self, server_round: int, arrays: fl.ArrayRecord, hidden: _Hiding, chosen: set[int]
     ) -> ServerRound:
         """Return a round of the chosen nodes, after the enrolment if it is the first."""
-        session, self._arrays, self._grid = self._session, arrays, grid
+        session, self._arrays, self._grid = self._session, arrays, hidden
         session.dim = updates.length(arrays.to_numpy_ndarrays(), self._most)
         if session.enrols and not self._enrolled:
             everybody = sorted(hidden.get_node_ids())
             self._nodes = [*everybody, *self._helpers]
             enrolment = session.enrol(len(everybody))
             if enrolment is not None:
-                enrolment.up_to_upload(self._ask)
+                enrolment.play(self._ask)
             self._enrolled = everybody
         numbered = self._enrolled if session.enrols else sorted(chosen)
         members = [id for id, node in enumerate(numbered) if node in chosen]
@@ -167,14 +162,7 @@ class SecureAggregation(Strategy):
 
     def _ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
         """Return the replies to requests that come without a model."""
-        messages = [
-            fl.Message(
-                fl.RecordDict({RECORD: fl.ConfigRecord({"request": asked})}),
-                dst_node_id=self._nodes[id],
-                message_type=fl.MessageType.TRAIN,
-            )
-            for id, asked in requests.items()
-        ]
+        messages = [self._message(id, asked) for id, asked in requests.items()]
         return self._told(self._grid.send_and_receive(messages, timeout=self._timeout))
 
     def _told(self, replies: Iterable[fl.Message]) -> dict[int, bytes]:

@@ -49,9 +49,11 @@ class SecureAggregator(Aggregator):
     ) -> None:
         super().__init__()
         updates.check_weighted(protocol, most_examples)
-        self._protocol, self._options = protocol, options
         self._most, self._timeout = most_examples, timeout_seconds
-        self._session: Session | None = None
+        # The first round tells how many values a model has.
+        self._session = Session(protocol, 1, about={updates.MOST: most_examples}, **options)
+        if self._session.helpers:
+            raise UsageError(f"{protocol} has helpers, which NVFlare's jobs have not")
         self._round: ServerRound | None = None
         self._clients: list[str] = []
         self._replies: dict[int, bytes] = {}
@@ -71,13 +73,8 @@ class SecureAggregator(Aggregator):
         def ask(requests: Requests) -> Replies:
             return self._ask(requests, fl_ctx)
 
-        if self._session is None:
-            dim = updates.length([*_model(fl_ctx).values()], self._most)
-            self._session = Session(
-                self._protocol, dim, about={updates.MOST: self._most}, **self._options
-            )
-            if self._session.helpers:
-                raise UsageError(f"{self._protocol} has helpers, which NVFlare's jobs have not")
+        if not self._clients:
+            self._session.dim = updates.length([*_model(fl_ctx).values()], self._most)
             self._clients = sorted(one.name for one in fl_ctx.get_engine().get_clients())
             # The first round starts before the clients' processes do.
             everybody = dict.fromkeys(range(len(self._clients)), b"")
@@ -87,7 +84,7 @@ class SecureAggregator(Aggregator):
                 time.sleep(1)
             enrolment = self._session.enrol(len(self._clients))
             if enrolment is not None:
-                enrolment.up_to_upload(ask)
+                enrolment.play(ask)
         index = fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
         self._round = self._session.round(index, range(len(self._clients)))
         self._ask(self._round.up_to_upload(ask), fl_ctx, upload=True)
