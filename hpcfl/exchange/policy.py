@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.errors import RefusedError, UsageError
@@ -37,27 +39,24 @@ class Policy:
             raise RefusedError(
                 f"the server asks for {offer.name}, and this client accepts {accepted}"
             )
-        protocol, at_least, at_most = offer.protocol, "at least", "at most"
-        plan, failure = protocol.parameters, sum(one.worst for one in protocol.promises())
-        fewest, helpers = protocol.needed_in_sum, protocol.helpers
+        protocol = offer.protocol
+        plan, helpers = protocol.parameters, protocol.helpers or math.inf  # none are enough, too
+        fewest, failure = protocol.needed_in_sum, sum(one.worst for one in protocol.promises())
+        most = [(failure, self.failure, "as the probability of a failure")]
         if isinstance(protocol, QuantisedProtocol):
             fewest = min(fewest, protocol.most_in_sum(plan.devices)[0])
-        limits: list[tuple[bool, str, str, float]] = [
-            (plan.devices < self.devices, f"{plan.devices} devices", at_least, self.devices),
-            (fewest < self.threshold, f"sums of {fewest} devices", at_least, self.threshold),
-            (0 < helpers < self.helpers, f"{helpers} helpers", at_least, self.helpers),
-            (plan.gamma < self.gamma, f"gamma {plan.gamma:g}", at_least, self.gamma),
-            (failure > self.failure, f"a failure probability of {failure:.2g}", at_most,
-             self.failure),
-        ]  # fmt: skip
-        if isinstance(protocol, QuantisedProtocol):
-            bits = plan.arithmetic.bits
-            limits += [
-                (plan.clip > self.clip, f"values up to {plan.clip:g}", at_most, self.clip),
-                (bits > self.bits, f"{bits} bits", at_most, self.bits),
-            ]
-        for beyond, asked, accepts, limit in limits:
-            if beyond:
-                raise RefusedError(
-                    f"the server asks for {asked}, and this client accepts {accepts} {limit:g}"
-                )
+            most += [(plan.clip, self.clip, "as clip"), (plan.arithmetic.bits, self.bits, "bits")]
+        least = [
+            *(
+                (plan.devices, self.devices, "devices"),
+                (fewest, self.threshold, "devices in a sum"),
+            ),
+            *((helpers, self.helpers, "helpers"), (plan.gamma, self.gamma, "as gamma")),
+        ]
+        for accepts, limits in (("at least", least), ("at most", most)):
+            for asked, limit, what in limits:
+                if asked < limit if limits is least else asked > limit:
+                    raise RefusedError(
+                        f"the server asks for {asked:g} {what}, and this client accepts {accepts} "
+                        f"{limit:g}"
+                    )

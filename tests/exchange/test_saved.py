@@ -218,10 +218,10 @@ def test_a_saved_state_holds_no_secret_that_no_later_step_needs(tmp_path):
         (Policy(), None),
         (Policy(protocols=("assisted",)), "accepts assisted"),
         (Policy(devices=13), "12 devices, and this client accepts at least 13"),
-        (Policy(threshold=8), "sums of 7 devices, and this client accepts at least 8"),
-        (Policy(gamma=0.2), "gamma 0.1, and this client accepts at least 0.2"),
-        (Policy(clip=0.5), "values up to 1, and this client accepts at most 0.5"),
-        (Policy(threshold=13), "sums of 7"),
+        (Policy(threshold=8), "7 devices in a sum, and this client accepts at least 8"),
+        (Policy(gamma=0.2), "0.1 as gamma, and this client accepts at least 0.2"),
+        (Policy(clip=0.5), "1 as clip, and this client accepts at most 0.5"),
+        (Policy(threshold=13), "7 devices in a sum"),
         (Policy(bits=16), "32 bits, and this client accepts at most 16"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_client_refuses_a_ring_that_hides_too_little():
     session = session_of("secagg-graph", degree=2)
     first = next(session.round(0, range(DEVICES)).exchanges())
     found = refusal(Client(Policy()).handle(first.requests[0], lambda p: VECTORS[0]))
-    assert "a failure probability of 1, and this client accepts at most" in found
+    assert "1 as the probability of a failure, and this client accepts at most" in found
 
 
 def test_a_request_makes_a_client_do_nothing_twice():
