@@ -46,13 +46,8 @@ class Policy:
         if isinstance(protocol, QuantisedProtocol):
             fewest = min(fewest, protocol.most_in_sum(plan.devices)[0])
             most += [(plan.clip, self.clip, "as clip"), (plan.arithmetic.bits, self.bits, "bits")]
-        least = [
-            *(
-                (plan.devices, self.devices, "devices"),
-                (fewest, self.threshold, "devices in a sum"),
-            ),
-            *((helpers, self.helpers, "helpers"), (plan.gamma, self.gamma, "as gamma")),
-        ]
+        least = [(plan.devices, self.devices, "devices"), (plan.gamma, self.gamma, "as gamma")]
+        least += [(fewest, self.threshold, "devices in a sum"), (helpers, self.helpers, "helpers")]
         for accepts, limits in (("at least", least), ("at most", most)):
             for asked, limit, what in limits:
                 if asked < limit if limits is least else asked > limit:
