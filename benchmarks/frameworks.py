@@ -4,8 +4,8 @@
 
 All clients run in this process, one after the other; a grid hands every message over as the bytes
 that Flower sends. K clients are gone from the upload on. CPU times are of the clients' apps, which
-do not train; all figures are medians over clients and rounds, without the first. `hpcfl bench` is
-the same round in one process, without a framework. Needs ``hpcfl[flower]``.
+do not train; all figures are medians over clients and rounds, without the first. The rows of MPI
+are the same rounds of `hpcfl bench` on N + 1 ranks. Needs ``hpcfl[flower]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from tabulate import tabulate
 
-from harness import figure, run
+from harness import figure, launched
+from hpcfl.algorithms.aggregation import find
 from hpcfl.integrations.flower import SecureAggregation, mod
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -162,15 +163,16 @@ def plainly(strategy: FedAvg) -> FedAvg:
     return strategy
 
 
-def without(protocol: str, clients: int, dim: int, gone: int, rounds: int) -> list[list[float]]:
-    """Play the same rounds without a framework."""
-    _, records = run(protocol, clients, dim=dim, dropout=gone / clients, rounds=rounds, warmup=0)
-    found = []
-    for one in records:
-        there = one.survived
-        each = [np.median(of[:, : there.size].sum(axis=0)[there])
-                for of in (one.cpu_seconds, one.bytes_up, one.bytes_down)]  # fmt: skip
-        found.append([float("nan"), 1e3 * each[0], each[1] / 1e3, each[2] / 1e3, one.round_seconds])
+def over_mpi(protocol: str, clients: int, dim: int, gone: int, rounds: int) -> list[list[float]]:
+    """Play the same rounds on MPI ranks, without a framework."""
+    ranks = 1 + clients + find(protocol).default_helpers
+    words = f"mpirun -n {ranks} hpcfl bench {protocol} --dim {dim} --dropout {gone / clients}"
+    played, found = launched(*words.split(), "--rounds", rounds, "--warmup", 0), []
+    for k, there in enumerate(played.survived):
+        of = (one[k, :, : there.size] for one in
+              (played.cpu_seconds, played.bytes_up, played.bytes_down))  # fmt: skip
+        cpu, up, down = (np.median(one.sum(axis=0)[there]) for one in of)
+        found.append([float("nan"), 1e3 * cpu, up / 1e3, down / 1e3, played.round_seconds[k]])
     return found
 
 
@@ -192,7 +194,7 @@ def main() -> None:
         wrap = partial(SecureAggregation, protocol=protocol, **options)
         count = HELPERS if protocol == "assisted" else 0
         systems[f"Flower, hpcfl {protocol}"] = partial(message_api, wrap, helpers=count)
-        systems[f"hpcfl bench {protocol}"] = partial(without, protocol)
+        systems[f"MPI, hpcfl {protocol}"] = partial(over_mpi, protocol)
     # The first round also imports and enrols.
     rows = {name: np.median((found := play(*about))[1:] or found, axis=0)
             for name, play in systems.items()}  # fmt: skip
