@@ -36,6 +36,8 @@ from tabulate import tabulate
 
 from harness import figure, launched
 from hpcfl.algorithms.aggregation import find
+from hpcfl.exchange import Client, FileJournal, Policy, Session
+from hpcfl.exchange.server import Replies, Requests
 from hpcfl.integrations.flower import SecureAggregation, mod
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -176,6 +178,32 @@ def over_mpi(protocol: str, clients: int, dim: int, gone: int, rounds: int) -> l
     return found
 
 
+def states(protocol: str, devices: int = 500) -> tuple[int, float]:
+    """Return the largest saved state of a device in bytes, and seconds to save and restore it."""
+    session, key = Session(protocol, 10, dropout=0.1), bytes(32)
+    journal, limits = FileJournal(tempfile.mkdtemp()), Policy()
+    clients = [Client(limits, journal if id == 0 else None) for id in range(devices + HELPERS)]
+    found = []
+
+    def ask(requests: Requests) -> Replies:
+        replies = {id: clients[id].handle(asked, lambda offer: np.zeros(10, np.float32))
+                   for id, asked in requests.items()}  # fmt: skip
+        took = []
+        for _ in range(5):  # the quickest: other programs interrupt
+            start = time.perf_counter()
+            saved = clients[0].save(key)
+            restored = Client.restore(saved, key, limits, journal)
+            took.append(time.perf_counter() - start)
+        clients[0] = restored
+        found.append((len(saved), min(took)))
+        return replies
+
+    for played in (session.enrol(devices), session.round(0, range(devices))):
+        if played is not None:
+            played.play(ask)
+    return max(size for size, _ in found), max(seconds for _, seconds in found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("devices", 10), ("dim", 100_000), ("gone", 0), ("rounds", 6)):
@@ -205,6 +233,10 @@ def main() -> None:
         row = rows[f"Flower, hpcfl {protocol}"]
         figure(f"CPU of a client, {protocol} / Flower's SecAgg+", row[1] / own[1], most)
         figure(f"upload, {protocol} / plain FedAvg", row[2] / plain[2], 1.02)
+    for protocol, kilobytes in (("secagg", 52), ("secagg-graph", 10), ("assisted", 1)):
+        size, seconds = states(protocol)
+        figure(f"saved state of a device, N = 500, {protocol}", size / 1e3, kilobytes, " kB")
+        figure("    saving and restoring it", 1e3 * seconds, 1, " ms")
 
 
 if __name__ == "__main__":
