@@ -71,8 +71,9 @@ def changed(asked, **values):
 
 
 def session_of(name, dim=DIM, **options):
-    tolerant = {"dropout": 0.2} if find(name).tolerates_dropouts else {}
-    return Session(name, dim, alpha=0.5, **tolerant | options)
+    used = {"dropout": 0.2} if find(name).tolerates_dropouts else {}
+    used |= {"alpha": 0.5} if find(name).sparse_upload else {}
+    return Session(name, dim, **used | options)
 
 
 def begun(name, clients=None, **options):

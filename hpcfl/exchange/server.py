@@ -33,7 +33,7 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.exchange.request import Offer, Request
 from hpcfl.options.definition import asked_for, make
-from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.protocols import ProtocolOptions, refuse, unused
 from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import NO_ROUND
@@ -218,6 +218,8 @@ class Session:
         self._options = make(ProtocolOptions, without_dropouts(protocol, options))
         self._population = 0
         kind = find(protocol)
+        # The rounds of exchanges have no MPI that could sum uploads.
+        refuse(options, unused(ProtocolOptions, kind.options) | {"upload"}, protocol)
         self.helpers = kind.helpers_of(self._options.helpers)
         # Whether devices enrol before the first round.
         kept = self._options.transport_keys == "run"

@@ -19,7 +19,7 @@ from exchanging import (
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.comm import envelope
-from hpcfl.errors import BelowThresholdError
+from hpcfl.errors import BelowThresholdError, UsageError
 
 # The exchanges of a round.
 EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "ckks": 2, "lightsecagg": 5}
@@ -52,7 +52,7 @@ def test_a_mean_is_that_of_the_vectors():
 
 @pytest.mark.parametrize("name", ["assisted", "prf", "secagg"])
 def test_a_round_may_be_of_some_of_the_devices(name):
-    session, clients = begun(name, transport_keys="run" if name == "secagg" else "round")
+    session, clients = begun(name, transport_keys="run" if name == "secagg" else None)
     members = [1, 4, 5, 8, 11]
     played = session.round(7, members)
 
@@ -175,3 +175,10 @@ def test_the_script_of_the_page_runs(capsys):
     (script,) = [block for block in blocks if "round_.play(send)" in block]
     exec(script, {})
     assert "[0.045 0.045 0.045] {}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [{"alpha": 0.5}, {"upload": "reduce"}, {"helpers": 2}])
+def test_options_without_an_effect_are_refused(option):
+    (name,) = option
+    with pytest.raises(UsageError, match=f"secagg does not use --{name}"):
+        session_of("secagg", **option)
