@@ -56,6 +56,7 @@ PROTOCOLS = {
     "common": {"alpha": 0.6},
     "assisted": {"helpers": 2},
     "lightsecagg": {},
+    "opa": {"dropout": 0.1, "gamma": 0.0},
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }
@@ -93,7 +94,7 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets):
     """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
-    if protocol.name in ("assisted", "prf"):
+    if protocol.name in ("assisted", "opa", "prf"):
         members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
         protocol.join(members, range(count), count)
     steps = [step.name for step in protocol.steps]
