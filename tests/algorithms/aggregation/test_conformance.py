@@ -20,7 +20,7 @@ from hpcfl.crypto import ckks
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DIM = 37
-NUMBERS = (3, 4, 5, 7, 10, 17)
+NUMBERS = (3, 4, 5, 7, 10, 17, 40)
 # The modulus of groups, and of what magnitude the values are that all devices' sums have room for.
 GROUPS = {"fq": (2**32 - 5, 2**25), "ring32": (2**32, 2**25), "field16": (65521, 2**9)}
 FIELDS = ("lightsecagg", "committee")
