@@ -94,8 +94,7 @@ class Packing:
 
     def pack(self, words: Words, out: NDArray[np.uint8]) -> None:
         """Write words modulo 2**W to `out`: lowest bits first, two words in W / 4 bytes."""
-        kept = words & np.uint64((1 << self.word_bits) - 1)
-        first, second = kept[::2], kept[1::2]
+        first, second = words[::2] & np.uint64((1 << self.word_bits) - 1), words[1::2]
         low, high = self._ends(out)
         np.bitwise_or(first, second << np.uint64(self.word_bits), out=low)
         first >>= np.uint64(2 * self.word_bits - 64)
@@ -123,9 +122,13 @@ def small(stream: CipherContext, count: int) -> Small:
     """Return the next `count` keys or errors of a stream, 16 bytes each: B - 42, B ~ Bin(84)."""
     coins = _words(stream, 2 * count).reshape(count, 2)
     coins[:, 1] &= np.uint64((1 << COINS - 64) - 1)
-    heads = np.bitwise_count(coins)
-    heads[:, 0] += heads[:, 1]
-    return heads[:, 0].astype(np.int64) - LARGEST
+    heads = np.bitwise_count(coins).view("<u2").reshape(-1)
+    # The sum of both bytes, which is below 256.
+    heads += heads >> np.uint16(8)
+    heads &= np.uint16(255)
+    found = heads.astype(np.int64)
+    found -= LARGEST
+    return found
 
 
 def public(stream: CipherContext, count: int) -> _Complex:
@@ -166,9 +169,10 @@ class Key:
         """
         digits *= _TWIST
         spectra = np.fft.fft(digits, out=digits)
-        total = np.zeros(digits.shape, np.int64)
+        total = None
         for place, spectrum in enumerate(self._spectra):
-            product = spectra * spectrum
+            last = place == len(self._spectra) - 1
+            product = np.multiply(spectra, spectrum, out=spectra if last else None)
             np.fft.ifft(product, out=product)
             product *= _UNTWIST
             # Rounds to integers, which are then the lowest bits of the numbers' binary form.
@@ -177,7 +181,8 @@ class Key:
             part = rounded[..., 1] << _DIGIT_BITS
             part += rounded[..., 0]
             part -= 1 << 51
-            total += part << place * _KEY_DIGIT_BITS if place else part
+            total = part if total is None else total + (part << place * _KEY_DIGIT_BITS)
+        assert total is not None
         return total.view(np.uint64)
 
 
