@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.crypto import keystream
+from hpcfl.crypto import keystream, matrices
 from hpcfl.crypto.proofs import F32, F40, F64, Elements, Gadget, PrimeField, Read
 from hpcfl.errors import UsageError
 from hpcfl.values import dataclass
@@ -33,9 +33,13 @@ VECTOR, PROOFS, JOINT, PROVER, QUERY, JOINT_SEED, JOINT_PART, TESTS, TESTS_SEED,
 LEADER, HELPER = 0, 1
 # A test of an honest vector fails if it is more than this many norms: with probability 2**-100.
 ALPHA = 8.7
-# Bytes of every test's stream, of four coordinates each, at a time: they stay in cache as numbers,
-# and sums of 40-bit elements times 0, 1 or 2 stay below 2**53.
-BLOCK = 512
+# The four numbers of a test that a byte of its stream stands for, two bits each.
+SIGNS = (
+    (np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3).choose([-1.0, 0.0, 0.0, 1.0]).view("V32")
+)
+SIGNS = SIGNS[:, 0]
+# Bytes of each test at a time.
+BLOCK = 256
 
 
 class NotShort(ValueError):
@@ -81,10 +85,10 @@ def stream(seed: bytes, tag: bytes, binder: bytes) -> Read:
     opened = hmac.digest(seed, bytes([len(tag)]) + tag + binder, "sha256")
     cipher = keystream.counting(opened[:16], opened[16:])
 
-    def read(count: int) -> bytes:
+    def read(count: int) -> memoryview:
         out = np.empty(count, np.uint8)
         keystream.fill(cipher, out)
-        return out.tobytes()
+        return out.data
 
     return read
 
@@ -163,10 +167,10 @@ class Pine:
         return self.field.draw(self._stream(seed, usage, binder), count)
 
     def _part(self, usage: int, number: int, blind: bytes, nonce: bytes, share: bytes) -> bytes:
-        return self._stream(blind, usage, bytes([number]) + nonce + share)(SEED_BYTES)
+        return bytes(self._stream(blind, usage, bytes([number]) + nonce + share)(SEED_BYTES))
 
     def _seed(self, usage: int, parts: bytes) -> bytes:
-        return self._stream(bytes(SEED_BYTES), usage, parts)(SEED_BYTES)
+        return bytes(self._stream(bytes(SEED_BYTES), usage, parts)(SEED_BYTES))
 
     def shard(self, vector: NDArray[np.int64], nonce: bytes, rand: bytes) -> Report:
         """Return the report of a vector of int64, shape (d,).
@@ -195,7 +199,7 @@ class Pine:
         theirs = self._draw(share_seed, VECTOR, bytes([HELPER]), self.elements)
         payload = field.encode(theirs)
         # The share is fixed before the tests, and the proofs after them.
-        encoded = np.concatenate([field.of(vector), norms])
+        encoded = np.concatenate([field.reduce(vector), norms])
         mine = field.encode(field.subtract(encoded, theirs[: self.early]))
         early = payload[: self.element_bytes * self.early]
         public = self._part(TESTS_PART, LEADER, my_tests, nonce, mine)
@@ -241,44 +245,22 @@ class Pine:
         return np.hstack([bits, np.ones((self.tests, 1), bits.dtype)]).reshape(-1)
 
     def _products(self, share: Elements, seed: bytes) -> Elements:
-        """Return the products of the tests with the vector, or with a share; shape (tests,).
-
-        Of two bits each, a coordinate's number is the sum less 1.
-        """
+        """Return the products of the tests with the vector, or with a share; shape (tests,)."""
         field, row = self.field, -(-self.dim // 4)
-        read = self._stream(seed, TESTS)
-        drawn = np.frombuffer(read(self.tests * row), np.uint8).reshape(self.tests, row)
-        pairs = (drawn & 0x55) + (drawn >> 1 & 0x55)
-        width = min(8 * field.element_bytes, 40) if field.element_bytes < 8 else 32
-        total = [0] * self.tests
-        for shift in range(0, 8 * field.element_bytes, width):
-            limb = share >> np.uint64(shift) & np.uint64((1 << width) - 1)
-            sums = self._sums(pairs, limb)
-            less = int((limb & np.uint64(0xFFFFF)).sum())
-            less += int((limb >> np.uint64(20)).sum()) << 20
-            total = [
-                old + ((new - less) << shift) for old, new in zip(total, sums.tolist(), strict=True)
-            ]
-        return np.array([one % field.modulus for one in total], field.dtype)
-
-    def _sums(self, pairs: NDArray[np.uint8], limb: Elements) -> NDArray[np.uint64]:
-        """Return the sums of numbers below 2**40 times the 0, 1 or 2 in two bits of `pairs`."""
-        row = pairs.shape[1]
-        # Four coordinates share a byte: their bits are not shifted, so their numbers are.
-        numbers = np.zeros((row, 4))
-        numbers.reshape(-1)[: self.dim] = limb
-        numbers = np.ascontiguousarray((numbers / [1, 4, 16, 64]).T)
-        sums = np.zeros(self.tests, np.uint64)
-        held, some = np.empty((self.tests, 4, BLOCK)), np.empty((self.tests, BLOCK), np.uint8)
-        for start in range(0, row, BLOCK):
-            part = slice(start, min(start + BLOCK, row))
-            width = part.stop - start
-            for place in range(4):
-                np.bitwise_and(pairs[:, part], 3 << 2 * place, out=some[:, :width])
-                held[:, place, :width] = some[:, :width]
-            found = held[:, :, :width].reshape(self.tests, -1) @ numbers[:, part].reshape(-1)
-            sums += found.astype(np.uint64)
-        return sums
+        drawn = np.frombuffer(self._stream(seed, TESTS)(self.tests * row), np.uint8)
+        drawn = drawn.reshape(self.tests, row)
+        # Sums of numbers of 40 bits are exact in float64.
+        width = 32 if field.element_bytes == 8 else 40
+        shifts = np.arange(0, 8 * field.element_bytes, width, dtype=np.uint64)
+        numbers = np.zeros((4 * row, shifts.size))
+        numbers[: self.dim] = share[:, None] >> shifts & np.uint64((1 << width) - 1)
+        total = np.zeros((self.tests, shifts.size), np.uint64)
+        with matrices.one_thread():
+            for start in range(0, row, BLOCK):
+                signs = SIGNS.take(drawn[:, start : start + BLOCK]).view(np.float64)
+                found = signs @ numbers[4 * start : 4 * (start + BLOCK)]
+                total = field.add(total, field.reduce(found.astype(np.int64)))
+        return field.sum(field.multiply(total, 1 << shifts), 1)
 
     def _circuit(
         self, share: Elements, products: Elements, seed: bytes, shares: int

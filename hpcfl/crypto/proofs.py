@@ -10,103 +10,124 @@ Arrays of field elements are uint64, shape (terms, proofs, ...) unless a docstri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.crypto import matrices
 from hpcfl.values import dataclass
 
 Elements = NDArray[Any]  # below the modulus: uint64 in all fields of this module
 Operand = Elements | np.uint64
-Read = Callable[[int], bytes]  # returns the next bytes of a stream
+Read = Callable[[int], bytes | memoryview]  # returns the next bytes of a stream
 
-# Terms of a product of matrices at a time: with 20-bit parts, a sum of two is at most 2**53.
-TERMS = 1 << 12
+# Elements at a time: temporary arrays stay in cache, and below the size from which malloc asks the
+# system for pages, which takes longer than all arithmetic.
+BLOCK = 1 << 13
+# Matrices are multiplied in float64, in parts of so many bits. With so many terms at a time, the
+# sums are below 2**52.
+PART, TERMS = 20, 1 << 12
+HALF, LOW = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class PrimeField:
-    """Integers modulo a prime with a root of unity of order ``2**order``.
-
-    Parameters
-    ----------
-    modulus : int
-        A prime below 2**40, or 2**64 - 2**32 + 1.
-    root : int
-        An element of order ``2**order``.
-    """
+    """Integers modulo a prime below 2**40 that has a root of unity of order ``2**order``."""
 
     dtype: np.dtype[Any] = np.dtype(np.uint64)
 
     def __init__(self, modulus: int, root: int, order: int) -> None:
         self.modulus, self.root, self.order = modulus, root, order
         self.element_bytes = -(-modulus.bit_length() // 8)
-        self.part_bits = 20 if modulus.bit_length() == 40 else 16
         self._modulus = np.uint64(modulus)
         self.roots = cache(self._roots)
 
-    def of(self, integers: NDArray[np.integer[Any]]) -> Elements:
-        """Return int64 or uint64 integers of magnitude below the modulus as elements."""
-        elements = integers.astype(np.uint64)
-        elements += (integers < 0) * self._modulus  # negative ones have wrapped around
-        return elements
-
     def subtract(self, left: Elements, right: Operand) -> Elements:
-        return self._wrapped(left - right, left < right)
+        return self._each(self._subtract, left, right)
 
     def add(self, left: Elements, right: Operand) -> Elements:
-        return self.subtract(left, self._modulus - right)
-
-    def _wrapped(self, words: Elements, less: NDArray[np.bool_]) -> Elements:
-        words += less * self._modulus
-        return words
-
-    def reduce(self, words: Elements) -> Elements:
-        """Return arbitrary words as elements."""
-        # NumPy vectorises floor division by a scalar, but not the remainder.
-        return words - words // self._modulus * self._modulus
+        return self._each(self._add, left, right)
 
     def multiply(self, left: Elements, right: Operand) -> Elements:
-        if self.part_bits == 16:
-            return self.reduce(left * right)
-        high, low = right >> np.uint64(20), right & np.uint64(0xFFFFF)
-        return self.reduce((self.reduce(left * high) << np.uint64(20)) + left * low)
+        return self._each(self._multiply, left, right)
+
+    def _each(self, work: Callable[..., Elements], left: Elements, right: Operand) -> Elements:
+        """Return what an operation gives for two arrays, of any shapes that NumPy broadcasts."""
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        if math.prod(shape) <= BLOCK:
+            return work(left, right)
+        found = np.empty(shape, self.dtype)
+        one, other = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
+        for rows in blocks(shape):
+            found[rows] = work(one[rows], other[rows])
+        return found
+
+    # Of two words, one of which has wrapped around, the smaller one is the element.
+
+    def _subtract(self, left: Elements, right: Operand) -> Elements:
+        words = left - right
+        return np.minimum(words, words + self._modulus, out=words)
+
+    def _add(self, left: Elements, right: Operand) -> Elements:
+        words = left + right
+        return np.minimum(words, words - self._modulus, out=words)
+
+    def _multiply(self, left: Elements, right: Operand) -> Elements:
+        # The quotient, rounded down, or 1 more: errors of floats are below the 2**-50 added.
+        quotient = left.astype(np.float64) * right.astype(np.float64)
+        quotient *= (1 + 2**-50) / self.modulus
+        words = left * right
+        words -= quotient.astype(np.uint64) * self._modulus
+        return np.minimum(words, words + self._modulus, out=words)
+
+    def reduce(self, integers: NDArray[np.integer[Any]]) -> Elements:
+        """Return int64 integers, or those of uint64, as elements."""
+        # NumPy vectorises floor division by a scalar, but not the remainder.
+        modulus = integers.dtype.type(self.modulus)
+        return (integers - integers // modulus * modulus).astype(np.uint64)
 
     def sum(self, elements: Elements, axis: int) -> Elements:
-        """Return the sums of at most 2**24 elements each."""
+        """Return sums of at most 2**24 elements each, but not of all elements of an array."""
         return self.reduce(elements.sum(axis))
 
     def product(self, left: Elements, right: Elements) -> Elements:
-        """Return ``left @ right``, shapes (m, k) and (k, n), by float64 products of parts."""
-        rows, columns, bits = len(left), right.shape[1], self.part_bits
-        total = np.zeros((rows, columns), self.dtype)
+        """Return ``left @ right``, shapes (m, k) and (k, n)."""
+        found = np.zeros((len(left), right.shape[1]), self.dtype)
         for start in range(0, len(right), TERMS):
-            parts = self._parts(left[:, start : start + TERMS])
-            others = self._parts(right[start : start + TERMS])
-            count = len(parts)
-            products = np.vstack(parts) @ np.hstack(others)
-            products = products.reshape(count, rows, count, columns)
-            block = np.zeros_like(total)
-            for place in reversed(range(2 * count - 1)):
-                first = range(max(0, place - count + 1), min(place + 1, count))
-                summed = sum(products[k, :, place - k] for k in first)
-                shifted = self.multiply(block, np.uint64(1 << bits))
-                block = self.add(shifted, self.reduce(summed.astype(np.uint64)))
-            total = self.add(total, block)
-        return total
+            terms = slice(start, start + TERMS)
+            ours, theirs = self._parts(left[:, terms]), self._parts(right[terms])
+            # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
+            with matrices.one_thread():
+                products = np.vstack(ours) @ np.hstack(theirs)
+            products = products.reshape(len(ours), len(left), len(theirs), -1)
+            for rows in blocks(found.shape):
+                block = np.zeros_like(found[rows])
+                for place in reversed(range(len(ours) + len(theirs) - 1)):
+                    pairs = range(max(0, place - len(theirs) + 1), min(place + 1, len(ours)))
+                    more = sum(products[k, rows, place - k] for k in pairs)
+                    block = self._shifted(block, np.asarray(more).astype(np.int64))
+                found[rows] = self.add(found[rows], block)
+        return found
+
+    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
+        """Return ``elements * 2**PART + more``."""
+        return self.reduce((elements << np.uint64(PART)).view(np.int64) + more)
 
     def _parts(self, matrix: Elements) -> list[NDArray[np.float64]]:
-        bits = self.part_bits
-        shifts = range(0, 8 * self.element_bytes, bits)
-        low = np.uint64((1 << bits) - 1)
-        return [(matrix >> np.uint64(shift) & low).astype(np.float64) for shift in shifts]
+        """Return the lowest bits of the integers nearest to zero, the next, and so on: no zeros."""
+        words = matrix - (matrix > np.uint64(self.modulus // 2)) * self._modulus
+        integers = words.view(np.int64)
+        most = max(int(integers.max()), -int(integers.min())).bit_length()
+        *lower, top = range(0, max(most, 1), PART)
+        parts = [integers >> shift & (1 << PART) - 1 for shift in lower]
+        return [part.astype(np.float64) for part in (*parts, integers >> top)]
 
     def powers(self, bases: Elements, count: int) -> Elements:
         """Return powers 0 to `count` - 1 of n elements, shape (count, n)."""
-        found = np.ones((1, len(bases)), self.dtype)
-        step = bases
+        found, step = np.ones((1, len(bases)), self.dtype), bases
         while len(found) < count:
             found = np.concatenate([found, self.multiply(found, step)])
             step = self.multiply(step, step)
@@ -137,20 +158,17 @@ class PrimeField:
             half //= 2
         found = found.reshape(values.shape)
         if inverse:
-            found = self.multiply(found, self.dtype.type(pow(size, -1, self.modulus)))
+            found = self.multiply(found, _inverse(self, size))
         return found
 
     def encode(self, elements: Elements) -> bytes:
         """Return elements, little-endian in `element_bytes` bytes each."""
-        words = np.ascontiguousarray(elements, "<u8").view(np.uint8).reshape(-1, 8)
-        return words[:, : self.element_bytes].tobytes()
+        return _columns(elements.astype("<u8"), self.element_bytes).tobytes()
 
-    def words(self, payload: bytes) -> Elements:
+    def words(self, payload: bytes | memoryview) -> Elements:
         """Return little-endian words of `element_bytes` bytes, which need not be elements."""
-        z = self.element_bytes
-        words = np.zeros((len(payload) // z, 8), np.uint8)
-        words[:, :z] = np.frombuffer(payload, np.uint8).reshape(-1, z)
-        return words.view("<u8")[:, 0]
+        given = np.frombuffer(payload, np.uint8).reshape(-1, self.element_bytes)
+        return _columns(given, 8).view("<u8")[:, 0]
 
     def decode(self, payload: bytes) -> Elements:
         """Return the elements of a payload; raise ValueError if a word is no element."""
@@ -168,30 +186,64 @@ class PrimeField:
         return found
 
 
+def _columns(words: NDArray[Any], width: int) -> NDArray[np.uint8]:
+    """Return the lowest bytes of words, shape (words, width), with zeros above the highest."""
+    given = words.view(np.uint8).reshape(len(words), -1)
+    found = np.zeros((len(words), width), np.uint8)
+    # By columns, because NumPy copies short rows slowly.
+    for column in range(min(width, given.shape[1])):
+        found[:, column] = given[:, column]
+    return found
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield the rows of an array in blocks of about `BLOCK` elements."""
+    step = max(1, BLOCK * shape[0] // max(1, math.prod(shape)))
+    for start in range(0, shape[0], step):
+        yield slice(start, start + step)
+
+
 class _Goldilocks(PrimeField):
     """The field of 2**64 - 2**32 + 1 elements, in which 2**64 = 2**32 - 1 and 2**96 = -1."""
 
-    def multiply(self, left: Elements, right: Operand) -> Elements:
-        half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
-        a, b, c, d = left >> half, left & low, right >> half, right & low
+    def _subtract(self, left: Elements, right: Operand) -> Elements:
+        words = left - right
+        words += (left < right) * self._modulus
+        return words
+
+    def _add(self, left: Elements, right: Operand) -> Elements:
+        return self._subtract(left, self._modulus - right)
+
+    def _multiply(self, left: Elements, right: Operand) -> Elements:
+        a, b, c, d = left >> HALF, left & LOW, right >> HALF, right & LOW
         bottom, first, second = b * d, a * d, b * c
         # None of these sums overflows.
-        middle = (bottom >> half) + (first & low) + (second & low)
-        top = a * c + (first >> half) + (second >> half) + (middle >> half)
-        words = (bottom & low) | (middle << half)
-        less = words < (top >> half)
-        words = words - (top >> half)
-        words -= less * low  # 2**64 modulo p
-        added = (top & low) * low
-        words = words + added
-        words += (words < added) * low
-        return self.reduce(words)
+        middle = (bottom >> HALF) + (first & LOW) + (second & LOW)
+        top = a * c + (first >> HALF) + (second >> HALF) + (middle >> HALF)
+        low, high = bottom & LOW | middle << HALF, top >> HALF
+        words = low - high
+        words -= (low < high) * LOW  # it has wrapped around: 2**64 too much
+        more = (top & LOW) * LOW
+        words += more
+        words += (words < more) * LOW
+        return self._subtract(words, (words >= self._modulus) * self._modulus)
+
+    def reduce(self, integers: NDArray[np.integer[Any]]) -> Elements:
+        words = integers.astype(np.uint64)
+        if integers.dtype == np.int64:
+            return words + (integers < 0) * self._modulus
+        return words - (words >= self._modulus) * self._modulus
 
     def sum(self, elements: Elements, axis: int) -> Elements:
-        half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
-        upper = self.reduce((elements >> half).sum(axis))
-        lower = self.reduce((elements & low).sum(axis))
-        return self.add(self.multiply(upper, np.uint64(1 << 32)), lower)
+        upper, lower = (elements >> HALF).sum(axis), (elements & LOW).sum(axis)
+        return self.add(self.multiply(self.reduce(upper), np.uint64(1 << 32)), self.reduce(lower))
+
+    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
+        return self.add(self.multiply(elements, np.uint64(1 << PART)), self.reduce(more))
+
+
+def _inverse(field: PrimeField, integer: int) -> Any:
+    return field.dtype.type(pow(integer, -1, field.modulus))
 
 
 F32 = PrimeField(2**32 - 2**20 + 1, 3925978153, 20)
@@ -253,12 +305,18 @@ class Gadget:
         (proofs, arity), are uniform and secret.
         """
         field, count = self.field, self.points
-        wires = np.zeros((count, len(seeds), self.arity), field.dtype)
-        wires[0] = seeds
-        wires[1 : self.calls + 1] = inputs
-        even = self.output(wires)
-        shifts = field.roots(2 * count)[:count, None, None]
-        odd = self.output(field.ntt(field.multiply(field.ntt(wires, inverse=True), shifts)))
+        even = np.zeros((count, len(seeds)), field.dtype)
+        even[0], even[1 : self.calls + 1] = self.output(seeds), self.output(inputs)
+        # At the odd powers of the 2 p-th root of unity, a polynomial's values are linear in those
+        # at its even powers. Small inputs make this a cheap product of matrices.
+        at = field.multiply(field.ntt(field.roots(2 * count)[:count]), _inverse(field, count))
+        matrix = at[(np.arange(count)[:, None] - np.arange(self.calls + 1)) % count]
+        rest = field.product(matrix[:, 1:], inputs.reshape(self.calls, -1))
+        rest = rest.reshape(count, -1, self.arity)
+        odd = np.empty_like(even)
+        for rows in blocks((count, seeds.size)):
+            wires = field.multiply(matrix[rows, :1, None], seeds)
+            odd[rows] = self.output(field.add(wires, rest[rows]))
         found = np.stack([even, odd], axis=1).reshape(2 * count, -1)
         if not self.values:
             found = field.ntt(found, inverse=True)
@@ -299,8 +357,7 @@ class Gadget:
         if inputs.shape[1] == 1:
             rest = field.product(weights.T, inputs[:, 0])
         else:
-            each = [field.product(weights.T[k : k + 1], inputs[:, k]) for k in range(len(points))]
-            rest = np.concatenate(each)
+            rest = field.sum(field.multiply(weights[:, :, None], inputs), 0)
         return outputs, np.hstack([field.add(found, rest), output[:, None]])
 
     def accepts(self, verifiers: Elements) -> bool:
