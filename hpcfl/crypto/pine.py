@@ -39,7 +39,7 @@ SIGNS = (
 )
 SIGNS = SIGNS[:, 0]
 # Bytes of each test at a time.
-BLOCK = 256
+BLOCK = 512
 
 
 class NotShort(ValueError):
@@ -255,10 +255,12 @@ class Pine:
         numbers = np.zeros((4 * row, shifts.size))
         numbers[: self.dim] = share[:, None] >> shifts & np.uint64((1 << width) - 1)
         total = np.zeros((self.tests, shifts.size), np.uint64)
+        held = np.empty(self.tests * BLOCK, SIGNS.dtype)
         with matrices.one_thread():
             for start in range(0, row, BLOCK):
-                signs = SIGNS.take(drawn[:, start : start + BLOCK]).view(np.float64)
-                found = signs @ numbers[4 * start : 4 * (start + BLOCK)]
+                some = drawn[:, start : start + BLOCK]
+                SIGNS.take(some, out=(signs := held[: some.size].reshape(some.shape)), mode="clip")
+                found = signs.view(np.float64) @ numbers[4 * start : 4 * (start + BLOCK)]
                 total = field.add(total, field.reduce(found.astype(np.int64)))
         return field.sum(field.multiply(total, 1 << shifts), 1)
 

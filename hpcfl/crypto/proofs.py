@@ -95,22 +95,31 @@ class PrimeField:
 
     def product(self, left: Elements, right: Elements) -> Elements:
         """Return ``left @ right``, shapes (m, k) and (k, n)."""
-        found = np.zeros((len(left), right.shape[1]), self.dtype)
-        for start in range(0, len(right), TERMS):
-            terms = slice(start, start + TERMS)
-            ours, theirs = self._parts(left[:, terms]), self._parts(right[terms])
-            # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
-            with matrices.one_thread():
-                products = np.vstack(ours) @ np.hstack(theirs)
-            products = products.reshape(len(ours), len(left), len(theirs), -1)
-            for rows in blocks(found.shape):
-                block = np.zeros_like(found[rows])
-                for place in reversed(range(len(ours) + len(theirs) - 1)):
-                    pairs = range(max(0, place - len(theirs) + 1), min(place + 1, len(ours)))
-                    more = sum(products[k, rows, place - k] for k in pairs)
-                    block = self._shifted(block, np.asarray(more).astype(np.int64))
-                found[rows] = self.add(found[rows], block)
+        rows, terms = len(left), len(right)
+        found = np.zeros((rows, right.shape[1]), self.dtype)
+        step = max(1, 2 * BLOCK // max(rows, min(terms, TERMS)))
+        # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
+        with matrices.one_thread():
+            for start in range(0, terms, TERMS):
+                some = slice(start, start + TERMS)
+                ours = np.vstack(self._parts(left[:, some]))
+                for first in range(0, right.shape[1], step):
+                    place = slice(first, first + step)
+                    theirs = np.hstack(self._parts(right[some, place]))
+                    columns = found[:, place].shape[1]
+                    products = (ours @ theirs).reshape(len(ours) // rows, rows, -1, columns)
+                    found[:, place] = self.add(found[:, place], self._joined(products))
         return found
+
+    def _joined(self, products: NDArray[np.float64]) -> Elements:
+        """Return the sum of products of parts, shape (parts, rows, parts, columns)."""
+        ours, rows, theirs, columns = products.shape
+        total = np.zeros((rows, columns), self.dtype)
+        for place in reversed(range(ours + theirs - 1)):
+            pairs = range(max(0, place - theirs + 1), min(place + 1, ours))
+            more = sum(products[k, :, place - k] for k in pairs)
+            total = self._shifted(total, np.asarray(more).astype(np.int64))
+        return total
 
     def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
         """Return ``elements * 2**PART + more``."""
@@ -182,7 +191,8 @@ class PrimeField:
         found = np.zeros(0, self.dtype)
         while missing := count - found.size:
             words = self.words(read(missing * self.element_bytes))
-            found = np.concatenate([found, words[words < self.modulus]])
+            words = np.delete(words, np.flatnonzero(words >= self.modulus))
+            found = np.concatenate([found, words])
         return found
 
 
@@ -313,10 +323,13 @@ class Gadget:
         matrix = at[(np.arange(count)[:, None] - np.arange(self.calls + 1)) % count]
         rest = field.product(matrix[:, 1:], inputs.reshape(self.calls, -1))
         rest = rest.reshape(count, -1, self.arity)
-        odd = np.empty_like(even)
-        for rows in blocks((count, seeds.size)):
-            wires = field.multiply(matrix[rows, :1, None], seeds)
-            odd[rows] = self.output(field.add(wires, rest[rows]))
+        # Each is that of the inputs plus a factor times that of the seeds: a square of sums.
+        swapped = seeds.reshape(len(seeds), -1, 1 if self.squares else 2)[:, :, ::-1]
+        mixed = self._mixed(swapped.reshape(seeds.shape).T, rest.transpose(2, 1, 0)).T
+        mixed = field.add(mixed, mixed) if self.squares else mixed
+        factor = matrix[:, :1]
+        odd = field.multiply(factor, field.add(mixed, field.multiply(factor, even[:1])))
+        odd = field.add(odd, self.output(rest))
         found = np.stack([even, odd], axis=1).reshape(2 * count, -1)
         if not self.values:
             found = field.ntt(found, inverse=True)
@@ -354,11 +367,14 @@ class Gadget:
         weights = field.ntt(field.powers(at, count), inverse=True)
         found = field.multiply(weights[0][:, None], seeds)
         weights = weights[1 : self.calls + 1]
-        if inputs.shape[1] == 1:
-            rest = field.product(weights.T, inputs[:, 0])
-        else:
-            rest = field.sum(field.multiply(weights[:, :, None], inputs), 0)
+        rest = self._mixed(weights, inputs)
         return outputs, np.hstack([field.add(found, rest), output[:, None]])
+
+    def _mixed(self, weights: Elements, inputs: Elements) -> Elements:
+        """Return ``sum_k weights[k, n] inputs[k, n]`` for all n, or with the same inputs for all."""
+        if inputs.shape[1] == 1:
+            return self.field.product(weights.T, inputs[:, 0])
+        return self.field.sum(self.field.multiply(weights[:, :, None], inputs), 0)
 
     def accepts(self, verifiers: Elements) -> bool:
         """Return whether sums of all verifiers' shares, shape (proofs, arity + 2), prove zeros."""
