@@ -11,7 +11,7 @@ Arrays of field elements are uint64, shape (terms, proofs, ...) unless a docstri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import matrices
-from hpcfl.values import dataclass
 
 Elements = NDArray[Any]  # below the modulus: uint64 in all fields of this module
 Operand = Elements | np.uint64
 Read = Callable[[int], bytes | memoryview]  # returns the next bytes of a stream
+# The circuit's inputs of a gadget, shape (calls, proofs or 1, arity), weights of its outputs, shape
+# (calls or 1, proofs or 1), and the rest, shape (proofs or 1,), which is added to these outputs.
+Circuit = tuple[Elements, Elements, Elements]
 
 # Elements at a time: temporary arrays stay in cache, and below the size from which malloc asks the
 # system for pages, which takes longer than all arithmetic.
@@ -49,7 +51,9 @@ class PrimeField:
         return self._each(self._subtract, left, right)
 
     def add(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._add, left, right)
+        return self._each(
+            lambda one, other: self._subtract(one, self._modulus - other), left, right
+        )
 
     def multiply(self, left: Elements, right: Operand) -> Elements:
         return self._each(self._multiply, left, right)
@@ -61,19 +65,14 @@ class PrimeField:
             return work(left, right)
         found = np.empty(shape, self.dtype)
         one, other = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
-        for rows in blocks(shape):
+        step = max(1, BLOCK * len(found) // found.size)
+        for rows in (slice(start, start + step) for start in range(0, len(found), step)):
             found[rows] = work(one[rows], other[rows])
         return found
 
-    # Of two words, one of which has wrapped around, the smaller one is the element.
-
     def _subtract(self, left: Elements, right: Operand) -> Elements:
-        words = left - right
+        words = left - right  # one that is negative wraps around, and is larger than the element
         return np.minimum(words, words + self._modulus, out=words)
-
-    def _add(self, left: Elements, right: Operand) -> Elements:
-        words = left + right
-        return np.minimum(words, words - self._modulus, out=words)
 
     def _multiply(self, left: Elements, right: Operand) -> Elements:
         # The quotient, rounded down, or 1 more: errors of floats are below the 2**-50 added.
@@ -153,22 +152,19 @@ class PrimeField:
 
         `values` are their coefficients, shape (n, ...), n a power of 2. `inverse` is the way back.
         """
-        size = len(values)
-        if 1 << self.order < size:
-            raise ValueError(f"the field has no root of unity of order {size}")
         found: Elements = values
-        half = size // 2
+        half = len(values) // 2
         while half:  # Stockham's order: no permutation of bits is needed
-            twiddles = self.roots(2 * half, inverse)[:half, None, None]
-            pairs = found.reshape(2, half, size // (2 * half), -1)
-            sums = self.add(pairs[0], pairs[1])
-            differences = self.multiply(self.subtract(pairs[0], pairs[1]), twiddles)
-            found = np.stack([sums, differences], axis=1)
+            twiddles = self.roots(2 * half, inverse)[:half, None]
+            left, right = found.reshape(2, half, -1)
+            differences = self.multiply(self.subtract(left, right), twiddles)
+            found = np.stack([self.add(left, right), differences], axis=1)
             half //= 2
         found = found.reshape(values.shape)
-        if inverse:
-            found = self.multiply(found, _inverse(self, size))
-        return found
+        return self.multiply(found, self.inverse(len(values))) if inverse else found
+
+    def inverse(self, integer: int) -> Any:
+        return self.dtype.type(pow(integer, -1, self.modulus))
 
     def encode(self, elements: Elements) -> bytes:
         """Return elements, little-endian in `element_bytes` bytes each."""
@@ -206,23 +202,11 @@ def _columns(words: NDArray[Any], width: int) -> NDArray[np.uint8]:
     return found
 
 
-def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the rows of an array in blocks of about `BLOCK` elements."""
-    step = max(1, BLOCK * shape[0] // max(1, math.prod(shape)))
-    for start in range(0, shape[0], step):
-        yield slice(start, start + step)
-
-
 class _Goldilocks(PrimeField):
     """The field of 2**64 - 2**32 + 1 elements, in which 2**64 = 2**32 - 1 and 2**96 = -1."""
 
     def _subtract(self, left: Elements, right: Operand) -> Elements:
-        words = left - right
-        words += (left < right) * self._modulus
-        return words
-
-    def _add(self, left: Elements, right: Operand) -> Elements:
-        return self._subtract(left, self._modulus - right)
+        return left - right + (left < right) * self._modulus
 
     def _multiply(self, left: Elements, right: Operand) -> Elements:
         a, b, c, d = left >> HALF, left & LOW, right >> HALF, right & LOW
@@ -239,21 +223,14 @@ class _Goldilocks(PrimeField):
         return self._subtract(words, (words >= self._modulus) * self._modulus)
 
     def reduce(self, integers: NDArray[np.integer[Any]]) -> Elements:
-        words = integers.astype(np.uint64)
-        if integers.dtype == np.int64:
-            return words + (integers < 0) * self._modulus
-        return words - (words >= self._modulus) * self._modulus
+        return integers.astype(np.uint64) + (integers < 0) * self._modulus
 
     def sum(self, elements: Elements, axis: int) -> Elements:
         upper, lower = (elements >> HALF).sum(axis), (elements & LOW).sum(axis)
-        return self.add(self.multiply(self.reduce(upper), np.uint64(1 << 32)), self.reduce(lower))
+        return self.add(self.multiply(upper, np.uint64(1 << 32)), lower)
 
     def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
         return self.add(self.multiply(elements, np.uint64(1 << PART)), self.reduce(more))
-
-
-def _inverse(field: PrimeField, integer: int) -> Any:
-    return field.dtype.type(pow(integer, -1, field.modulus))
 
 
 F32 = PrimeField(2**32 - 2**20 + 1, 3925978153, 20)
@@ -261,46 +238,29 @@ F40 = PrimeField(2**20 * 1048555 + 1, pow(7, 1048555, 2**20 * 1048555 + 1), 20)
 F64 = _Goldilocks(2**64 - 2**32 + 1, pow(7, 2**32 - 1, 2**64 - 2**32 + 1), 32)
 
 
-@dataclass(frozen=True)
 class Gadget:
-    """Proofs about `calls` calls of a gadget: a sum of `terms` products, or of squares.
+    """Proofs about `calls` calls of a gadget: a sum of `terms` squares, or products of neighbours.
 
     The inputs of call k are the values of polynomials at the k-th power of the p-th root of unity,
     p > calls a power of 2; at 1 their values are random seeds. A proof holds the seeds, and the
-    *gadget's polynomial*: the gadget of these polynomials, of degree 2 p - 2.
-
-    Attributes
-    ----------
-    squares : bool
-        Whether the terms are squares of one input each, or products of two that lie side by side.
-    values : bool
-        Whether a proof holds 2 p - 1 values of the polynomial at the powers of the 2 p-th root of
-        unity (as in Prio3), or its coefficients (as in PINE).
+    *gadget's polynomial*: the gadget of these polynomials, of degree 2 p - 2, by its coefficients
+    (as in PINE), or by 2 p - 1 `values` at powers of the 2 p-th root of unity (as in Prio3).
     """
 
-    field: PrimeField
-    terms: int
-    calls: int
-    squares: bool = False
-    values: bool = False
-
-    @property
-    def arity(self) -> int:
-        """Number of inputs of a call."""
-        return self.terms if self.squares else 2 * self.terms
-
-    @property
-    def points(self) -> int:
-        return 1 << self.calls.bit_length()
-
-    @property
-    def proof_elements(self) -> int:
-        return self.arity + 2 * self.points - 1
-
-    @property
-    def verifier_elements(self) -> int:
-        """Elements of a verifier's share: the circuit's value, inputs and output at a point."""
-        return self.arity + 2
+    def __init__(
+        self,
+        field: PrimeField,
+        terms: int,
+        calls: int,
+        *,
+        squares: bool = False,
+        values: bool = False,
+    ) -> None:
+        self.field, self.terms, self.calls = field, terms, calls
+        self.squares, self.values = squares, values
+        self.arity = terms if squares else 2 * terms  # inputs of a call
+        self.points = 1 << calls.bit_length()
+        self.proof_elements = self.arity + 2 * self.points - 1
 
     def output(self, inputs: Elements) -> Elements:
         """Return what the gadget gives for inputs along the last axis."""
@@ -319,7 +279,7 @@ class Gadget:
         even[0], even[1 : self.calls + 1] = self.output(seeds), self.output(inputs)
         # At the odd powers of the 2 p-th root of unity, a polynomial's values are linear in those
         # at its even powers. Small inputs make this a cheap product of matrices.
-        at = field.multiply(field.ntt(field.roots(2 * count)[:count]), _inverse(field, count))
+        at = field.multiply(field.ntt(field.roots(2 * count)[:count]), field.inverse(count))
         matrix = at[(np.arange(count)[:, None] - np.arange(self.calls + 1)) % count]
         rest = field.product(matrix[:, 1:], inputs.reshape(self.calls, -1))
         rest = rest.reshape(count, -1, self.arity)
@@ -335,43 +295,36 @@ class Gadget:
             found = field.ntt(found, inverse=True)
         return np.hstack([seeds, found[:-1].T])
 
-    def query(
-        self, inputs: Elements, proofs: Elements, points: list[int]
-    ) -> tuple[Elements, Elements]:
-        """Return a share of what the gadget gives in each call, and of inputs and output at points.
+    def query(self, proofs: Elements, points: Elements, circuit: Circuit) -> Elements:
+        """Return a verifier's share for each proof, shape (proofs, arity + 2).
 
-        All is linear, so shares of `inputs` and `proofs`, as `prove` takes and returns them, give
-        shares of the outputs, shape (calls, proofs), and of shape (proofs, arity + 1). Each proof
-        has one of the `points`, which the prover must not know.
+        It holds the value of the circuit, and the gadget's inputs and output at a random point that
+        the prover does not know. All is linear in shares of proofs and circuit.
+        Raise ValueError if a point would reveal an input, which has a probability of p / q.
         """
-        field, count = self.field, self.points
+        field, count, (inputs, weights, rest) = self.field, self.points, circuit
         seeds, tail = proofs[:, : self.arity], proofs[:, self.arity :].T
-        at = np.array(points, field.dtype)
-        if any(pow(point, count, field.modulus) == 1 for point in points):
+        if any(pow(point, count, field.modulus) == 1 for point in points.tolist()):
             raise ValueError("a random point is a root of unity")
         if self.values:
-            # With the value that is not sent, the coefficient of degree 2 p - 1 is zero.
-            roots = field.roots(2 * count)
-            others = field.sum(field.multiply(tail, roots[:-1, None]), 0)
-            last = field.multiply(field.subtract(np.zeros_like(others), others), roots[1])
-            tail = np.concatenate([tail, last[None]])
-            outputs = tail[2 : 2 * self.calls + 2 : 2]
-            weights = field.ntt(field.powers(at, 2 * count), inverse=True)
-        else:
-            folded = tail[:count].copy()
-            folded[:-1] = field.add(folded[:-1], tail[count:])
-            outputs = field.ntt(folded)[1 : self.calls + 1]
-            weights = field.powers(at, 2 * count - 1)
-        output = field.sum(field.multiply(tail, weights), 0)
-        # The value at t of the polynomial with given values at the roots is linear in these.
-        weights = field.ntt(field.powers(at, count), inverse=True)
-        found = field.multiply(weights[0][:, None], seeds)
-        weights = weights[1 : self.calls + 1]
-        rest = self._mixed(weights, inputs)
-        return outputs, np.hstack([field.add(found, rest), output[:, None]])
+            # The last value is the one for which the coefficient of degree 2 p - 1 is zero.
+            tail = field.ntt(np.concatenate([tail, np.zeros_like(tail[:1])]), inverse=True)
+            shifted = np.roll(field.roots(2 * count), -1)[:-1, None]
+            tail = field.subtract(tail[:-1], field.multiply(tail[-1:], shifted))
+        folded = tail[:count].copy()
+        folded[:-1] = field.add(folded[:-1], tail[count:])
+        outputs, at_point = field.ntt(folded), field.powers(points, 2 * count - 1)
+        output = field.sum(field.multiply(tail, at_point), 0)
+        outputs = field.multiply(outputs[1 : self.calls + 1], weights)
+        # A polynomial's value at the point is linear in its values at the roots.
+        at_point = field.ntt(field.powers(points, count), inverse=True)
+        found = field.multiply(at_point[0, :, None], seeds)
+        found = field.add(found, self._mixed(at_point[1 : self.calls + 1], inputs))
+        value = field.add(rest, field.sum(outputs, 0))
+        return np.hstack([value[:, None], found, output[:, None]])
 
     def _mixed(self, weights: Elements, inputs: Elements) -> Elements:
-        """Return ``sum_k weights[k, n] inputs[k, n]`` for all n, or with the same inputs for all."""
+        """Return the sum of ``weights[k, n] inputs[k, n or 0]`` over k, for all n."""
         if inputs.shape[1] == 1:
             return self.field.product(weights.T, inputs[:, 0])
         return self.field.sum(self.field.multiply(weights[:, :, None], inputs), 0)
