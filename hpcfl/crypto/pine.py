@@ -71,10 +71,9 @@ def stream(seed: bytes, tag: bytes, binder: bytes) -> Read:
     opened = hmac.digest(seed, bytes([len(tag)]) + tag + binder, "sha256")
     cipher = keystream.counting(opened[:16], opened[16:])
 
-    def read(count: int) -> memoryview:
-        out = np.empty(count, np.uint8)
-        keystream.fill(cipher, out)
-        return out.data
+    def read(count: int) -> NDArray[np.uint8]:
+        keystream.fill(cipher, out := np.empty(count, np.uint8))
+        return out
 
     return read
 
@@ -87,18 +86,14 @@ class Pine:
     dim : int
         Number d of coordinates.
     norm_bound : int
-        Largest Euclidean norm B, from 1 to `largest_bound`.
+        Largest Euclidean norm B: a UsageError says if it is above the field's `largest_bound`.
     field : PrimeField
         Of the shares: F32, F40 or F64. Sums of coordinates must stay below q / 2.
-    chunk, square_chunk : int, optional
-        Terms in a gadget call of both circuits. By default, proofs are about as short as possible.
-    proofs, square_proofs : int, optional
-        Proofs of both circuits. In F40, one of the first circuit errs with probability 2**-31.
-
-    Raises
-    ------
-    UsageError
-        If the field cannot enforce the bound.
+    chunks : tuple of int, optional
+        Terms of a gadget call in the circuit of the norm, and in that of bits and tests. By
+        default, proofs are nearly as short as possible.
+    proofs : tuple of int, optional
+        Number of proofs of each. With one, the norm's check in F40 errs with probability 2**-31.
     """
 
     public_bytes = helper_bytes = 4 * SEED_BYTES
@@ -110,10 +105,8 @@ class Pine:
         norm_bound: int,
         *,
         field: PrimeField = F40,
-        chunk: int = 32,
-        square_chunk: int | None = None,
-        proofs: int | None = None,
-        square_proofs: int = 2,
+        chunks: tuple[int, int] | None = None,
+        proofs: tuple[int, int] | None = None,
     ) -> None:
         most = largest_bound(field)
         if not 1 <= norm_bound <= most:
@@ -122,15 +115,15 @@ class Pine:
         self.identifier, usual = SUITES[field]
         self.wrap = 1 << math.ceil(ALPHA * norm_bound).bit_length()
         self.norm_bits = (norm_bound**2).bit_length()
-        # A proof has 2 p - 1 + chunk elements, and about p calls.
-        points = 1 << max(1, math.isqrt(dim // 2).bit_length() - 1)
-        square_chunk = square_chunk or -(-dim // (points - 1))
+        # A proof of terms in up to p - 1 calls has 2 p - 1 + terms elements.
+        most_calls = max(1, (1 << math.isqrt(dim // 2).bit_length() - 1) - 1)
+        terms, chunk = chunks or (-(-dim // most_calls), 32)
         self.early = dim + 2 * self.norm_bits  # elements that are fixed before the tests
         bits = 2 * self.norm_bits + TESTS * (self.wrap.bit_length() + 1)
         self.elements, self.bit_calls = dim + bits, -(-bits // chunk)
-        self.squares = Gadget(field, square_chunk, -(-dim // square_chunk), squares=True)
+        self.squares = Gadget(field, terms, -(-dim // terms), squares=True)
         self.products = Gadget(field, chunk, self.bit_calls + -(-TESTS // chunk))
-        self.counts = square_proofs, proofs or usual
+        self.counts = proofs or (2, usual)
         sizes = [(each.proof_elements, each.arity + 2) for each in (self.squares, self.products)]
         self.proof_elements, verifier = (self.counts @ np.array(sizes)).tolist()
         self.element_bytes = field.element_bytes
@@ -150,9 +143,8 @@ class Pine:
 
     def _split(self, elements: Elements, size: int) -> tuple[Elements, Elements]:
         """Return what belongs to the proofs of the two circuits; `size` to each of the first."""
-        first, second = self.counts
-        ends = first * size
-        return elements[:ends].reshape(first, -1), elements[ends:].reshape(second, -1)
+        first, second = np.split(elements, [self.counts[0] * size])
+        return first.reshape(self.counts[0], -1), second.reshape(self.counts[1], -1)
 
     def shard(self, vector: NDArray[np.int64], nonce: bytes, rand: bytes) -> Report:
         """Return the report of an int64 vector, shape (d,).
@@ -206,8 +198,7 @@ class Pine:
     def _products(self, share: Elements, seed: bytes) -> Elements:
         """Return the products of the tests with the vector, or with a share; shape (tests,)."""
         field, row = self.field, -(-self.dim // 4)
-        drawn = np.frombuffer(self._stream(seed, SIGNS)(TESTS * row), np.uint8)
-        drawn = drawn.reshape(TESTS, row)
+        drawn = np.asarray(self._stream(seed, SIGNS)(TESTS * row)).reshape(TESTS, row)
         # In float64, sums of so many numbers of 40 bits are exact.
         width = 32 if self.element_bytes == 8 else 40
         shifts = np.arange(0, 8 * self.element_bytes, width, dtype=np.uint64)
@@ -296,14 +287,11 @@ class Pine:
         joint = self._joint(parts)
         products = self._products(mine[: self.dim], joint[:SEED_BYTES])
         points = self._draw(verify_key, QUERY, bytes(self.counts) + nonce, sum(self.counts))
-        circuits = self._first(mine), self._second(mine, products, joint[SEED_BYTES:], 2)
         first, second = self._split(proofs, self.squares.proof_elements)
-        ends = self.counts[0]
-        found = [
-            self.squares.query(first, points[:ends], circuits[0]),
-            self.products.query(second, points[ends:], circuits[1]),
-        ]
-        verifier = field.encode(np.concatenate([each.reshape(-1) for each in found]))
+        first = self.squares.query(first, points[: len(first)], self._first(mine))
+        circuit = self._second(mine, products, joint[SEED_BYTES:], 2)
+        second = self.products.query(second, points[-len(second) :], circuit)
+        verifier = field.encode(np.append(first, second))
         return Prepared(verifier + parts[number] + parts[2 + number], mine[: self.dim], joint)
 
     def decide(self, leader_verifier: bytes, helper_verifier: bytes) -> bytes:

@@ -22,7 +22,7 @@ from hpcfl.crypto import matrices
 
 Elements = NDArray[Any]  # below the modulus: uint64 in all fields of this module
 Operand = Elements | np.uint64
-Read = Callable[[int], bytes | memoryview]  # returns the next bytes of a stream
+Read = Callable[[int], bytes | NDArray[np.uint8]]  # returns the next bytes of a stream
 # The circuit's inputs of a gadget, shape (calls, proofs or 1, arity), weights of its outputs, shape
 # (calls or 1, proofs or 1), and the rest, shape (proofs or 1,), which is added to these outputs.
 Circuit = tuple[Elements, Elements, Elements]
@@ -170,7 +170,7 @@ class PrimeField:
         """Return elements, little-endian in `element_bytes` bytes each."""
         return _columns(elements.astype("<u8"), self.element_bytes).tobytes()
 
-    def words(self, payload: bytes | memoryview) -> Elements:
+    def words(self, payload: bytes | NDArray[np.uint8]) -> Elements:
         """Return little-endian words of `element_bytes` bytes, which need not be elements."""
         given = np.frombuffer(payload, np.uint8).reshape(-1, self.element_bytes)
         return _columns(given, 8).view("<u8")[:, 0]
