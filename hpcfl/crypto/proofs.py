@@ -44,7 +44,7 @@ class PrimeField:
     def __init__(self, modulus: int, root: int, order: int) -> None:
         self.modulus, self.root, self.order = modulus, root, order
         self.element_bytes = -(-modulus.bit_length() // 8)
-        self._modulus = np.uint64(modulus)
+        self._modulus = self.dtype.type(modulus)
         self.roots = cache(self._roots)
 
     def subtract(self, left: Elements, right: Operand) -> Elements:
