@@ -116,7 +116,7 @@ class Pine:
         self.wrap = 1 << math.ceil(ALPHA * norm_bound).bit_length()
         self.norm_bits = (norm_bound**2).bit_length()
         # A proof of terms in up to p - 1 calls has 2 p - 1 + terms elements.
-        most_calls = max(1, (1 << math.isqrt(dim // 2).bit_length() - 1) - 1)
+        most_calls = max(1, (1 << math.isqrt(dim // 2).bit_length()) // 2 - 1)
         terms, chunk = chunks or (-(-dim // most_calls), 32)
         self.early = dim + 2 * self.norm_bits  # elements that are fixed before the tests
         bits = 2 * self.norm_bits + TESTS * (self.wrap.bit_length() + 1)
