@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hpcfl.crypto import keystream, matrices
 from hpcfl.crypto.keys import cut
@@ -124,12 +123,11 @@ class Pine:
         self.squares = Gadget(field, terms, -(-dim // terms), squares=True)
         self.products = Gadget(field, chunk, self.bit_calls + -(-TESTS // chunk))
         self.counts = proofs or (2, usual)
-        sizes = [(each.proof_elements, each.arity + 2) for each in (self.squares, self.products)]
-        self.proof_elements, verifier = (self.counts @ np.array(sizes)).tolist()
-        self.element_bytes = field.element_bytes
-        self.leader_bytes = self.element_bytes * (self.elements + self.proof_elements)
-        self.leader_bytes += 2 * SEED_BYTES
-        self.verifier_bytes = self.element_bytes * verifier + 2 * SEED_BYTES
+        sizes = [(each.proof_elements, each.arity) for each in (self.squares, self.products)]
+        self.proof_elements, self.inputs = (self.counts @ np.array(sizes)).tolist()
+        z = self.element_bytes = field.element_bytes
+        self.leader_bytes = z * (self.elements + self.proof_elements) + 2 * SEED_BYTES
+        self.verifier_bytes = z * (self.inputs + 2 * sum(self.counts)) + 2 * SEED_BYTES
 
     def _stream(self, seed: bytes, usage: int, binder: bytes = b"") -> Read:
         tag = bytes([VERSION]) + self.identifier.to_bytes(4, "big") + usage.to_bytes(2, "big")
@@ -180,9 +178,8 @@ class Pine:
         other += field.encode(theirs[self.early :])
         parts = self._seed(my_joint, JOINT_PART, mine) + self._seed(their_joint, JOINT_PART, other)
         joint = self._seed(ZERO, JOINT_SEED, parts)
-        arity, other_arity = self.squares.arity, self.products.arity
-        count = self.counts[0] * arity + self.counts[1] * other_arity
-        first, second = self._split(self._draw(prover, PROVER, bytes(self.counts), count), arity)
+        drawn = self._draw(prover, PROVER, bytes(self.counts), self.inputs)
+        first, second = self._split(drawn, self.squares.arity)
         first = self.squares.prove(self._first(encoded)[0], first)
         second = self.products.prove(self._second(encoded, products, joint, 1)[0], second)
         proofs = field.subtract(np.append(first, second), their_proofs)
@@ -198,7 +195,7 @@ class Pine:
     def _products(self, share: Elements, seed: bytes) -> Elements:
         """Return the products of the tests with the vector, or with a share; shape (tests,)."""
         field, row = self.field, -(-self.dim // 4)
-        drawn = np.asarray(self._stream(seed, SIGNS)(TESTS * row)).reshape(TESTS, row)
+        drawn = np.reshape(self._stream(seed, SIGNS)(TESTS * row), (TESTS, row))
         # In float64, sums of so many numbers of 40 bits are exact.
         width = 32 if self.element_bytes == 8 else 40
         shifts = np.arange(0, 8 * self.element_bytes, width, dtype=np.uint64)
@@ -317,14 +314,14 @@ class Pine:
     def finish(self, prepared: Prepared, seeds: bytes) -> Elements:
         """Return a server's share of the vector, uint64, shape (d,).
 
-        Raise NotShort if the servers' joint randomness differs: the device chose the parts itself.
+        Raise NotShort if the servers' joint randomness differs.
         """
         if not hmac.compare_digest(prepared.seeds, seeds):
             raise NotShort("the report gives the servers different joint randomness")
         return prepared.output
 
 
-def _bits(numbers: Sequence[int] | Elements, width: int) -> Elements:
+def _bits(numbers: ArrayLike, width: int) -> Elements:
     """Return the lowest bits of numbers, lowest first, one number after the other."""
     shifts = np.arange(width, dtype=np.uint64)
     return (np.array(numbers, np.uint64)[:, None] >> shifts & np.uint64(1)).reshape(-1)

@@ -10,7 +10,6 @@ Arrays of field elements are uint64, shape (terms, proofs, ...) unless a docstri
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -36,6 +35,22 @@ PART, TERMS = 20, 1 << 12
 HALF, LOW = np.uint64(32), np.uint64(2**32 - 1)
 
 
+def _in_blocks(work: Callable[..., Elements]) -> Callable[[Any, Elements, Operand], Elements]:
+    """Return an operation on two arrays, of any shapes that NumPy broadcasts, in blocks of rows."""
+
+    def each(self: PrimeField, left: Elements, right: Operand) -> Elements:
+        if (both := np.broadcast(left, right)).size <= BLOCK:
+            return work(self, left, right)
+        found, arrays = np.empty(both.shape, self.dtype), np.broadcast_arrays(left, right)
+        step = max(1, BLOCK * len(found) // found.size)
+        for start in range(0, len(found), step):
+            rows = slice(start, start + step)
+            found[rows] = work(self, *(array[rows] for array in arrays))
+        return found
+
+    return each
+
+
 class PrimeField:
     """Integers modulo a prime below 2**40 that has a root of unity of order ``2**order``."""
 
@@ -47,34 +62,17 @@ class PrimeField:
         self._modulus = self.dtype.type(modulus)
         self.roots = cache(self._roots)
 
+    @_in_blocks
     def subtract(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._subtract, left, right)
-
-    def add(self, left: Elements, right: Operand) -> Elements:
-        return self._each(
-            lambda one, other: self._subtract(one, self._modulus - other), left, right
-        )
-
-    def multiply(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._multiply, left, right)
-
-    def _each(self, work: Callable[..., Elements], left: Elements, right: Operand) -> Elements:
-        """Return what an operation gives for two arrays, of any shapes that NumPy broadcasts."""
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        if math.prod(shape) <= BLOCK:
-            return work(left, right)
-        found = np.empty(shape, self.dtype)
-        one, other = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
-        step = max(1, BLOCK * len(found) // found.size)
-        for rows in (slice(start, start + step) for start in range(0, len(found), step)):
-            found[rows] = work(one[rows], other[rows])
-        return found
-
-    def _subtract(self, left: Elements, right: Operand) -> Elements:
         words = left - right  # one that is negative wraps around, and is larger than the element
         return np.minimum(words, words + self._modulus, out=words)
 
-    def _multiply(self, left: Elements, right: Operand) -> Elements:
+    @_in_blocks
+    def add(self, left: Elements, right: Operand) -> Elements:
+        return self.subtract(left, self._modulus - right)
+
+    @_in_blocks
+    def multiply(self, left: Elements, right: Operand) -> Elements:
         # The quotient, rounded down, or 1 more: errors of floats are below the 2**-50 added.
         quotient = left.astype(np.float64) * right.astype(np.float64)
         quotient *= (1 + 2**-50) / self.modulus
@@ -187,8 +185,7 @@ class PrimeField:
         found = np.zeros(0, self.dtype)
         while missing := count - found.size:
             words = self.words(read(missing * self.element_bytes))
-            words = np.delete(words, np.flatnonzero(words >= self.modulus))
-            found = np.concatenate([found, words])
+            found = np.append(found, np.delete(words, np.flatnonzero(words >= self.modulus)))
         return found
 
 
@@ -205,10 +202,12 @@ def _columns(words: NDArray[Any], width: int) -> NDArray[np.uint8]:
 class _Goldilocks(PrimeField):
     """The field of 2**64 - 2**32 + 1 elements, in which 2**64 = 2**32 - 1 and 2**96 = -1."""
 
-    def _subtract(self, left: Elements, right: Operand) -> Elements:
+    @_in_blocks
+    def subtract(self, left: Elements, right: Operand) -> Elements:
         return left - right + (left < right) * self._modulus
 
-    def _multiply(self, left: Elements, right: Operand) -> Elements:
+    @_in_blocks
+    def multiply(self, left: Elements, right: Operand) -> Elements:
         a, b, c, d = left >> HALF, left & LOW, right >> HALF, right & LOW
         bottom, first, second = b * d, a * d, b * c
         # None of these sums overflows.
@@ -220,7 +219,7 @@ class _Goldilocks(PrimeField):
         more = (top & LOW) * LOW
         words += more
         words += (words < more) * LOW
-        return self._subtract(words, (words >= self._modulus) * self._modulus)
+        return self.subtract(words, (words >= self._modulus) * self._modulus)
 
     def reduce(self, integers: NDArray[np.integer[Any]]) -> Elements:
         return integers.astype(np.uint64) + (integers < 0) * self._modulus
@@ -248,13 +247,7 @@ class Gadget:
     """
 
     def __init__(
-        self,
-        field: PrimeField,
-        terms: int,
-        calls: int,
-        *,
-        squares: bool = False,
-        values: bool = False,
+        self, field: PrimeField, terms: int, calls: int, squares: bool = False, values: bool = False
     ) -> None:
         self.field, self.terms, self.calls = field, terms, calls
         self.squares, self.values = squares, values
