@@ -33,9 +33,8 @@ VECTOR, PROOFS, JOINT, PROVER, QUERY, JOINT_SEED, JOINT_PART, SIGNS, TESTS_SEED,
 )
 # A product is larger than this many norms of the vector with a probability below 2**-100.
 ALPHA, TESTS = 8.7, 100
-# The four numbers that a byte of a test's stream stands for.
+# The four numbers that a byte of a test's stream stands for, and the bytes at a time.
 TABLE = np.take([-1.0, 0.0, 0.0, 1.0], np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3)
-# Bytes of each test at a time.
 BLOCK = 512
 
 
@@ -215,11 +214,10 @@ class Pine:
 
     def _first(self, share: Elements) -> Circuit:
         """Return the circuit that gives the difference of the norm's bits and the squares."""
-        field = self.field
-        padded = np.zeros((self.squares.calls, 1, self.squares.arity), field.dtype)
-        padded.reshape(-1)[: self.dim] = share[: self.dim]
-        norm = _numbers(field, share[None, self.dim : self.dim + self.norm_bits])
-        return padded, np.array([[field.modulus - 1]], np.uint64), norm
+        calls, arity = self.squares.calls, self.squares.arity
+        inputs = np.pad(share[: self.dim], (0, calls * arity - self.dim)).reshape(calls, 1, arity)
+        norm = _numbers(self.field, share[None, self.dim : self.dim + self.norm_bits])
+        return inputs, np.array([[self.field.modulus - 1]], np.uint64), norm
 
     def _second(self, share: Elements, products: Elements, seed: bytes, shares: int) -> Circuit:
         """Return the circuit for bits, bound and tests; random numbers weigh these conditions.

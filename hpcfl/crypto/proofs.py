@@ -4,8 +4,6 @@ A prover convinces two or more verifiers, each of whom has one additive share of
 the proof, that a circuit of these inputs gives zero (BBCGGI19, theorem 4.3, as in
 draft-irtf-cfrg-vdaf and draft-chen-cfrg-vdaf-pine). All that is multiplied in the circuit goes
 through calls of one *gadget*; everything else is linear, and verifiers compute it on their shares.
-
-Arrays of field elements are uint64, shape (terms, proofs, ...) unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ Circuit = tuple[Elements, Elements, Elements]
 # Elements at a time: temporary arrays stay in cache, and below the size from which malloc asks the
 # system for pages, which takes longer than all arithmetic.
 BLOCK = 1 << 13
-# Matrices are multiplied in float64, in parts of so many bits. With so many terms at a time, the
-# sums are below 2**52.
+# Bits of the parts in which float64 multiplies matrices, and terms whose sums are below 2**52.
 PART, TERMS = 20, 1 << 12
 HALF, LOW = np.uint64(32), np.uint64(2**32 - 1)
 
@@ -111,16 +108,13 @@ class PrimeField:
     def _joined(self, products: NDArray[np.float64]) -> Elements:
         """Return the sum of products of parts, shape (parts, rows, parts, columns)."""
         ours, rows, theirs, columns = products.shape
-        total = np.zeros((rows, columns), self.dtype)
-        for place in reversed(range(ours + theirs - 1)):
-            pairs = range(max(0, place - theirs + 1), min(place + 1, ours))
-            more = sum(products[k, :, place - k] for k in pairs)
-            total = self._shifted(total, np.asarray(more).astype(np.int64))
+        sums = np.zeros((ours + theirs - 1, rows, columns))
+        for place in range(ours):
+            sums[place : place + theirs] += products[place].swapaxes(0, 1)
+        total, *others = (self.reduce(part.astype(np.int64)) for part in sums[::-1])
+        for part in others:
+            total = self.add(self.multiply(total, np.uint64(1 << PART)), part)
         return total
-
-    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
-        """Return ``elements * 2**PART + more``."""
-        return self.reduce((elements << np.uint64(PART)).view(np.int64) + more)
 
     def _parts(self, matrix: Elements) -> list[NDArray[np.float64]]:
         """Return the lowest bits of the integers nearest to zero, the next, and so on: no zeros."""
@@ -141,8 +135,8 @@ class PrimeField:
 
     def _roots(self, size: int, inverse: bool = False) -> Elements:
         """Return the `size` powers of the root of unity of that order, a power of 2."""
-        root = pow(self.root, (1 << self.order) // size, self.modulus)
-        root = pow(root, -1, self.modulus) if inverse else root
+        step = (1 << self.order) // size
+        root = pow(self.root, -step if inverse else step, self.modulus)
         return self.powers(np.array([root], self.dtype), size)[:, 0]
 
     def ntt(self, values: Elements, inverse: bool = False) -> Elements:
@@ -228,9 +222,6 @@ class _Goldilocks(PrimeField):
         upper, lower = (elements >> HALF).sum(axis), (elements & LOW).sum(axis)
         return self.add(self.multiply(upper, np.uint64(1 << 32)), lower)
 
-    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
-        return self.add(self.multiply(elements, np.uint64(1 << PART)), self.reduce(more))
-
 
 F32 = PrimeField(2**32 - 2**20 + 1, 3925978153, 20)
 F40 = PrimeField(2**20 * 1048555 + 1, pow(7, 1048555, 2**20 * 1048555 + 1), 20)
@@ -270,8 +261,7 @@ class Gadget:
         field, count = self.field, self.points
         even = np.zeros((count, len(seeds)), field.dtype)
         even[0], even[1 : self.calls + 1] = self.output(seeds), self.output(inputs)
-        # At the odd powers of the 2 p-th root of unity, a polynomial's values are linear in those
-        # at its even powers. Small inputs make this a cheap product of matrices.
+        # At odd powers of the 2 p-th root of unity, values are linear in those at even powers.
         at = field.multiply(field.ntt(field.roots(2 * count)[:count]), field.inverse(count))
         matrix = at[(np.arange(count)[:, None] - np.arange(self.calls + 1)) % count]
         rest = field.product(matrix[:, 1:], inputs.reshape(self.calls, -1))
