@@ -359,16 +359,28 @@ class Pine:
         verifier = field.encode(np.concatenate([first.reshape(-1), second.reshape(-1)]))
         return Prepared(verifier + tests_part + joint_part, mine[: self.dim], seeds)
 
+    def output(self, number: int, share: bytes) -> Elements:
+        """Return a server's share of the vector, as `finish` does, from its share of a report.
+
+        Of the leader's share, the first ``element_bytes * d`` bytes are enough. So a server can
+        keep bytes until the decision, which are fewer than the numbers.
+        """
+        if number == LEADER:
+            return self.field.decode(share[: self.element_bytes * self.dim])
+        return self._draw(share[:SEED_BYTES], VECTOR, bytes([HELPER]), self.dim)
+
     def _seeds(self, parts: list[bytes]) -> bytes:
         """Return the two seeds of joint randomness, from the parts for the tests and the proofs."""
         return self._seed(TESTS_SEED, parts[0] + parts[1]) + self._seed(
             JOINT_SEED, parts[2] + parts[3]
         )
 
-    def decide(self, leader_verifier: bytes, helper_verifier: bytes) -> bytes:
+    def decide(self, leader_verifier: bytes, helper_verifier: bytes, public: bytes = b"") -> bytes:
         """Return the seeds of the joint randomness, `seeds_bytes` long.
 
-        Raise NotShort if the proofs are wrong, and ValueError for a malformed message.
+        Raise NotShort if the proofs are wrong, and ValueError for a malformed message. With the
+        `public` part of the report, raise NotShort also where one of the servers would in `finish`:
+        it has then checked with other randomness, which the device may have chosen.
         """
         field = self.field
         both = [leader_verifier, helper_verifier]
@@ -384,6 +396,8 @@ class Pine:
         parts = [each[-2 * SEED_BYTES :] for each in both]
         tests = [each[:SEED_BYTES] for each in parts]
         joint = [each[SEED_BYTES:] for each in parts]
+        if public and public != b"".join([*tests, *joint]):
+            raise NotShort("the servers did not get the same joint randomness")
         return self._seeds([*tests, *joint])
 
     def finish(self, prepared: Prepared, seeds: bytes) -> Elements:
