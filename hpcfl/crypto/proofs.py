@@ -4,14 +4,11 @@ A prover convinces two or more verifiers, each of whom has one additive share of
 the proof, that a circuit of these inputs gives zero (BBCGGI19, theorem 4.3, as in
 draft-irtf-cfrg-vdaf and draft-chen-cfrg-vdaf-pine). All that is multiplied in the circuit goes
 through calls of one *gadget*; everything else is linear, and verifiers compute it on their shares.
-
-Arrays of field elements are uint64, shape (terms, proofs, ...) unless a docstring says otherwise.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,19 +16,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import matrices
-from hpcfl.values import dataclass
 
 Elements = NDArray[Any]  # below the modulus: uint64 in all fields of this module
 Operand = Elements | np.uint64
-Read = Callable[[int], bytes | memoryview]  # returns the next bytes of a stream
+Read = Callable[[int], bytes | NDArray[np.uint8]]  # returns the next bytes of a stream
+# The circuit's inputs of a gadget, shape (calls, proofs or 1, arity), weights of its outputs, shape
+# (calls or 1, proofs or 1), and the rest, shape (proofs or 1,), which is added to these outputs.
+Circuit = tuple[Elements, Elements, Elements]
 
 # Elements at a time: temporary arrays stay in cache, and below the size from which malloc asks the
 # system for pages, which takes longer than all arithmetic.
 BLOCK = 1 << 13
-# Matrices are multiplied in float64, in parts of so many bits. With so many terms at a time, the
-# sums are below 2**52.
+# Bits of the parts in which float64 multiplies matrices, and terms whose sums are below 2**52.
 PART, TERMS = 20, 1 << 12
 HALF, LOW = np.uint64(32), np.uint64(2**32 - 1)
+
+
+def _in_blocks(work: Callable[..., Elements]) -> Callable[[Any, Elements, Operand], Elements]:
+    """Return an operation on two arrays, of any shapes that NumPy broadcasts, in blocks of rows."""
+
+    def each(self: PrimeField, left: Elements, right: Operand) -> Elements:
+        if (both := np.broadcast(left, right)).size <= BLOCK:
+            return work(self, left, right)
+        found, arrays = np.empty(both.shape, self.dtype), np.broadcast_arrays(left, right)
+        step = max(1, BLOCK * len(found) // found.size)
+        for start in range(0, len(found), step):
+            rows = slice(start, start + step)
+            found[rows] = work(self, *(array[rows] for array in arrays))
+        return found
+
+    return each
 
 
 class PrimeField:
@@ -42,40 +56,20 @@ class PrimeField:
     def __init__(self, modulus: int, root: int, order: int) -> None:
         self.modulus, self.root, self.order = modulus, root, order
         self.element_bytes = -(-modulus.bit_length() // 8)
-        self._modulus = np.uint64(modulus)
+        self._modulus = self.dtype.type(modulus)
         self.roots = cache(self._roots)
 
+    @_in_blocks
     def subtract(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._subtract, left, right)
-
-    def add(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._add, left, right)
-
-    def multiply(self, left: Elements, right: Operand) -> Elements:
-        return self._each(self._multiply, left, right)
-
-    def _each(self, work: Callable[..., Elements], left: Elements, right: Operand) -> Elements:
-        """Return what an operation gives for two arrays, of any shapes that NumPy broadcasts."""
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        if math.prod(shape) <= BLOCK:
-            return work(left, right)
-        found = np.empty(shape, self.dtype)
-        one, other = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
-        for rows in blocks(shape):
-            found[rows] = work(one[rows], other[rows])
-        return found
-
-    # Of two words, one of which has wrapped around, the smaller one is the element.
-
-    def _subtract(self, left: Elements, right: Operand) -> Elements:
-        words = left - right
+        words = left - right  # one that is negative wraps around, and is larger than the element
         return np.minimum(words, words + self._modulus, out=words)
 
-    def _add(self, left: Elements, right: Operand) -> Elements:
-        words = left + right
-        return np.minimum(words, words - self._modulus, out=words)
+    @_in_blocks
+    def add(self, left: Elements, right: Operand) -> Elements:
+        return self.subtract(left, self._modulus - right)
 
-    def _multiply(self, left: Elements, right: Operand) -> Elements:
+    @_in_blocks
+    def multiply(self, left: Elements, right: Operand) -> Elements:
         # The quotient, rounded down, or 1 more: errors of floats are below the 2**-50 added.
         quotient = left.astype(np.float64) * right.astype(np.float64)
         quotient *= (1 + 2**-50) / self.modulus
@@ -95,26 +89,32 @@ class PrimeField:
 
     def product(self, left: Elements, right: Elements) -> Elements:
         """Return ``left @ right``, shapes (m, k) and (k, n)."""
-        found = np.zeros((len(left), right.shape[1]), self.dtype)
-        for start in range(0, len(right), TERMS):
-            terms = slice(start, start + TERMS)
-            ours, theirs = self._parts(left[:, terms]), self._parts(right[terms])
-            # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
-            with matrices.one_thread():
-                products = np.vstack(ours) @ np.hstack(theirs)
-            products = products.reshape(len(ours), len(left), len(theirs), -1)
-            for rows in blocks(found.shape):
-                block = np.zeros_like(found[rows])
-                for place in reversed(range(len(ours) + len(theirs) - 1)):
-                    pairs = range(max(0, place - len(theirs) + 1), min(place + 1, len(ours)))
-                    more = sum(products[k, rows, place - k] for k in pairs)
-                    block = self._shifted(block, np.asarray(more).astype(np.int64))
-                found[rows] = self.add(found[rows], block)
+        rows, terms = len(left), len(right)
+        found = np.zeros((rows, right.shape[1]), self.dtype)
+        step = max(1, 2 * BLOCK // max(rows, min(terms, TERMS)))
+        # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
+        with matrices.one_thread():
+            for start in range(0, terms, TERMS):
+                some = slice(start, start + TERMS)
+                ours = np.vstack(self._parts(left[:, some]))
+                for first in range(0, right.shape[1], step):
+                    place = slice(first, first + step)
+                    theirs = np.hstack(self._parts(right[some, place]))
+                    columns = found[:, place].shape[1]
+                    products = (ours @ theirs).reshape(len(ours) // rows, rows, -1, columns)
+                    found[:, place] = self.add(found[:, place], self._joined(products))
         return found
 
-    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
-        """Return ``elements * 2**PART + more``."""
-        return self.reduce((elements << np.uint64(PART)).view(np.int64) + more)
+    def _joined(self, products: NDArray[np.float64]) -> Elements:
+        """Return the sum of products of parts, shape (parts, rows, parts, columns)."""
+        ours, rows, theirs, columns = products.shape
+        sums = np.zeros((ours + theirs - 1, rows, columns))
+        for place in range(ours):
+            sums[place : place + theirs] += products[place].swapaxes(0, 1)
+        total, *others = (self.reduce(part.astype(np.int64)) for part in sums[::-1])
+        for part in others:
+            total = self.add(self.multiply(total, np.uint64(1 << PART)), part)
+        return total
 
     def _parts(self, matrix: Elements) -> list[NDArray[np.float64]]:
         """Return the lowest bits of the integers nearest to zero, the next, and so on: no zeros."""
@@ -135,8 +135,8 @@ class PrimeField:
 
     def _roots(self, size: int, inverse: bool = False) -> Elements:
         """Return the `size` powers of the root of unity of that order, a power of 2."""
-        root = pow(self.root, (1 << self.order) // size, self.modulus)
-        root = pow(root, -1, self.modulus) if inverse else root
+        step = (1 << self.order) // size
+        root = pow(self.root, -step if inverse else step, self.modulus)
         return self.powers(np.array([root], self.dtype), size)[:, 0]
 
     def ntt(self, values: Elements, inverse: bool = False) -> Elements:
@@ -144,28 +144,25 @@ class PrimeField:
 
         `values` are their coefficients, shape (n, ...), n a power of 2. `inverse` is the way back.
         """
-        size = len(values)
-        if 1 << self.order < size:
-            raise ValueError(f"the field has no root of unity of order {size}")
         found: Elements = values
-        half = size // 2
+        half = len(values) // 2
         while half:  # Stockham's order: no permutation of bits is needed
-            twiddles = self.roots(2 * half, inverse)[:half, None, None]
-            pairs = found.reshape(2, half, size // (2 * half), -1)
-            sums = self.add(pairs[0], pairs[1])
-            differences = self.multiply(self.subtract(pairs[0], pairs[1]), twiddles)
-            found = np.stack([sums, differences], axis=1)
+            twiddles = self.roots(2 * half, inverse)[:half, None]
+            left, right = found.reshape(2, half, -1)
+            differences = self.multiply(self.subtract(left, right), twiddles)
+            found = np.stack([self.add(left, right), differences], axis=1)
             half //= 2
         found = found.reshape(values.shape)
-        if inverse:
-            found = self.multiply(found, _inverse(self, size))
-        return found
+        return self.multiply(found, self.inverse(len(values))) if inverse else found
+
+    def inverse(self, integer: int) -> Any:
+        return self.dtype.type(pow(integer, -1, self.modulus))
 
     def encode(self, elements: Elements) -> bytes:
         """Return elements, little-endian in `element_bytes` bytes each."""
         return _columns(elements.astype("<u8"), self.element_bytes).tobytes()
 
-    def words(self, payload: bytes | memoryview) -> Elements:
+    def words(self, payload: bytes | NDArray[np.uint8]) -> Elements:
         """Return little-endian words of `element_bytes` bytes, which need not be elements."""
         given = np.frombuffer(payload, np.uint8).reshape(-1, self.element_bytes)
         return _columns(given, 8).view("<u8")[:, 0]
@@ -182,7 +179,7 @@ class PrimeField:
         found = np.zeros(0, self.dtype)
         while missing := count - found.size:
             words = self.words(read(missing * self.element_bytes))
-            found = np.concatenate([found, words[words < self.modulus]])
+            found = np.append(found, np.delete(words, np.flatnonzero(words >= self.modulus)))
         return found
 
 
@@ -196,25 +193,15 @@ def _columns(words: NDArray[Any], width: int) -> NDArray[np.uint8]:
     return found
 
 
-def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the rows of an array in blocks of about `BLOCK` elements."""
-    step = max(1, BLOCK * shape[0] // max(1, math.prod(shape)))
-    for start in range(0, shape[0], step):
-        yield slice(start, start + step)
-
-
 class _Goldilocks(PrimeField):
     """The field of 2**64 - 2**32 + 1 elements, in which 2**64 = 2**32 - 1 and 2**96 = -1."""
 
-    def _subtract(self, left: Elements, right: Operand) -> Elements:
-        words = left - right
-        words += (left < right) * self._modulus
-        return words
+    @_in_blocks
+    def subtract(self, left: Elements, right: Operand) -> Elements:
+        return left - right + (left < right) * self._modulus
 
-    def _add(self, left: Elements, right: Operand) -> Elements:
-        return self._subtract(left, self._modulus - right)
-
-    def _multiply(self, left: Elements, right: Operand) -> Elements:
+    @_in_blocks
+    def multiply(self, left: Elements, right: Operand) -> Elements:
         a, b, c, d = left >> HALF, left & LOW, right >> HALF, right & LOW
         bottom, first, second = b * d, a * d, b * c
         # None of these sums overflows.
@@ -226,24 +213,14 @@ class _Goldilocks(PrimeField):
         more = (top & LOW) * LOW
         words += more
         words += (words < more) * LOW
-        return self._subtract(words, (words >= self._modulus) * self._modulus)
+        return self.subtract(words, (words >= self._modulus) * self._modulus)
 
     def reduce(self, integers: NDArray[np.integer[Any]]) -> Elements:
-        words = integers.astype(np.uint64)
-        if integers.dtype == np.int64:
-            return words + (integers < 0) * self._modulus
-        return words - (words >= self._modulus) * self._modulus
+        return integers.astype(np.uint64) + (integers < 0) * self._modulus
 
     def sum(self, elements: Elements, axis: int) -> Elements:
         upper, lower = (elements >> HALF).sum(axis), (elements & LOW).sum(axis)
-        return self.add(self.multiply(self.reduce(upper), np.uint64(1 << 32)), self.reduce(lower))
-
-    def _shifted(self, elements: Elements, more: NDArray[np.int64]) -> Elements:
-        return self.add(self.multiply(elements, np.uint64(1 << PART)), self.reduce(more))
-
-
-def _inverse(field: PrimeField, integer: int) -> Any:
-    return field.dtype.type(pow(integer, -1, field.modulus))
+        return self.add(self.multiply(upper, np.uint64(1 << 32)), lower)
 
 
 F32 = PrimeField(2**32 - 2**20 + 1, 3925978153, 20)
@@ -251,46 +228,23 @@ F40 = PrimeField(2**20 * 1048555 + 1, pow(7, 1048555, 2**20 * 1048555 + 1), 20)
 F64 = _Goldilocks(2**64 - 2**32 + 1, pow(7, 2**32 - 1, 2**64 - 2**32 + 1), 32)
 
 
-@dataclass(frozen=True)
 class Gadget:
-    """Proofs about `calls` calls of a gadget: a sum of `terms` products, or of squares.
+    """Proofs about `calls` calls of a gadget: a sum of `terms` squares, or products of neighbours.
 
     The inputs of call k are the values of polynomials at the k-th power of the p-th root of unity,
     p > calls a power of 2; at 1 their values are random seeds. A proof holds the seeds, and the
-    *gadget's polynomial*: the gadget of these polynomials, of degree 2 p - 2.
-
-    Attributes
-    ----------
-    squares : bool
-        Whether the terms are squares of one input each, or products of two that lie side by side.
-    values : bool
-        Whether a proof holds 2 p - 1 values of the polynomial at the powers of the 2 p-th root of
-        unity (as in Prio3), or its coefficients (as in PINE).
+    *gadget's polynomial*: the gadget of these polynomials, of degree 2 p - 2, by its coefficients
+    (as in PINE), or by 2 p - 1 `values` at powers of the 2 p-th root of unity (as in Prio3).
     """
 
-    field: PrimeField
-    terms: int
-    calls: int
-    squares: bool = False
-    values: bool = False
-
-    @property
-    def arity(self) -> int:
-        """Number of inputs of a call."""
-        return self.terms if self.squares else 2 * self.terms
-
-    @property
-    def points(self) -> int:
-        return 1 << self.calls.bit_length()
-
-    @property
-    def proof_elements(self) -> int:
-        return self.arity + 2 * self.points - 1
-
-    @property
-    def verifier_elements(self) -> int:
-        """Elements of a verifier's share: the circuit's value, inputs and output at a point."""
-        return self.arity + 2
+    def __init__(
+        self, field: PrimeField, terms: int, calls: int, squares: bool = False, values: bool = False
+    ) -> None:
+        self.field, self.terms, self.calls = field, terms, calls
+        self.squares, self.values = squares, values
+        self.arity = terms if squares else 2 * terms  # inputs of a call
+        self.points = 1 << calls.bit_length()
+        self.proof_elements = self.arity + 2 * self.points - 1
 
     def output(self, inputs: Elements) -> Elements:
         """Return what the gadget gives for inputs along the last axis."""
@@ -307,58 +261,56 @@ class Gadget:
         field, count = self.field, self.points
         even = np.zeros((count, len(seeds)), field.dtype)
         even[0], even[1 : self.calls + 1] = self.output(seeds), self.output(inputs)
-        # At the odd powers of the 2 p-th root of unity, a polynomial's values are linear in those
-        # at its even powers. Small inputs make this a cheap product of matrices.
-        at = field.multiply(field.ntt(field.roots(2 * count)[:count]), _inverse(field, count))
+        # At odd powers of the 2 p-th root of unity, values are linear in those at even powers.
+        at = field.multiply(field.ntt(field.roots(2 * count)[:count]), field.inverse(count))
         matrix = at[(np.arange(count)[:, None] - np.arange(self.calls + 1)) % count]
         rest = field.product(matrix[:, 1:], inputs.reshape(self.calls, -1))
         rest = rest.reshape(count, -1, self.arity)
-        odd = np.empty_like(even)
-        for rows in blocks((count, seeds.size)):
-            wires = field.multiply(matrix[rows, :1, None], seeds)
-            odd[rows] = self.output(field.add(wires, rest[rows]))
+        # Each is that of the inputs plus a factor times that of the seeds: a square of sums.
+        swapped = seeds.reshape(len(seeds), -1, 1 if self.squares else 2)[:, :, ::-1]
+        mixed = self._mixed(swapped.reshape(seeds.shape).T, rest.transpose(2, 1, 0)).T
+        mixed = field.add(mixed, mixed) if self.squares else mixed
+        factor = matrix[:, :1]
+        odd = field.multiply(factor, field.add(mixed, field.multiply(factor, even[:1])))
+        odd = field.add(odd, self.output(rest))
         found = np.stack([even, odd], axis=1).reshape(2 * count, -1)
         if not self.values:
             found = field.ntt(found, inverse=True)
         return np.hstack([seeds, found[:-1].T])
 
-    def query(
-        self, inputs: Elements, proofs: Elements, points: list[int]
-    ) -> tuple[Elements, Elements]:
-        """Return a share of what the gadget gives in each call, and of inputs and output at points.
+    def query(self, proofs: Elements, points: Elements, circuit: Circuit) -> Elements:
+        """Return a verifier's share for each proof, shape (proofs, arity + 2).
 
-        All is linear, so shares of `inputs` and `proofs`, as `prove` takes and returns them, give
-        shares of the outputs, shape (calls, proofs), and of shape (proofs, arity + 1). Each proof
-        has one of the `points`, which the prover must not know.
+        It holds the value of the circuit, and the gadget's inputs and output at a random point that
+        the prover does not know. All is linear in shares of proofs and circuit.
+        Raise ValueError if a point would reveal an input, which has a probability of p / q.
         """
-        field, count = self.field, self.points
+        field, count, (inputs, weights, rest) = self.field, self.points, circuit
         seeds, tail = proofs[:, : self.arity], proofs[:, self.arity :].T
-        at = np.array(points, field.dtype)
-        if any(pow(point, count, field.modulus) == 1 for point in points):
+        if any(pow(point, count, field.modulus) == 1 for point in points.tolist()):
             raise ValueError("a random point is a root of unity")
         if self.values:
-            # With the value that is not sent, the coefficient of degree 2 p - 1 is zero.
-            roots = field.roots(2 * count)
-            others = field.sum(field.multiply(tail, roots[:-1, None]), 0)
-            last = field.multiply(field.subtract(np.zeros_like(others), others), roots[1])
-            tail = np.concatenate([tail, last[None]])
-            outputs = tail[2 : 2 * self.calls + 2 : 2]
-            weights = field.ntt(field.powers(at, 2 * count), inverse=True)
-        else:
-            folded = tail[:count].copy()
-            folded[:-1] = field.add(folded[:-1], tail[count:])
-            outputs = field.ntt(folded)[1 : self.calls + 1]
-            weights = field.powers(at, 2 * count - 1)
-        output = field.sum(field.multiply(tail, weights), 0)
-        # The value at t of the polynomial with given values at the roots is linear in these.
-        weights = field.ntt(field.powers(at, count), inverse=True)
-        found = field.multiply(weights[0][:, None], seeds)
-        weights = weights[1 : self.calls + 1]
+            # The last value is the one for which the coefficient of degree 2 p - 1 is zero.
+            tail = field.ntt(np.concatenate([tail, np.zeros_like(tail[:1])]), inverse=True)
+            shifted = np.roll(field.roots(2 * count), -1)[:-1, None]
+            tail = field.subtract(tail[:-1], field.multiply(tail[-1:], shifted))
+        folded = tail[:count].copy()
+        folded[:-1] = field.add(folded[:-1], tail[count:])
+        outputs, at_point = field.ntt(folded), field.powers(points, 2 * count - 1)
+        output = field.sum(field.multiply(tail, at_point), 0)
+        outputs = field.multiply(outputs[1 : self.calls + 1], weights)
+        # A polynomial's value at the point is linear in its values at the roots.
+        at_point = field.ntt(field.powers(points, count), inverse=True)
+        found = field.multiply(at_point[0, :, None], seeds)
+        found = field.add(found, self._mixed(at_point[1 : self.calls + 1], inputs))
+        value = field.add(rest, field.sum(outputs, 0))
+        return np.hstack([value[:, None], found, output[:, None]])
+
+    def _mixed(self, weights: Elements, inputs: Elements) -> Elements:
+        """Return the sum of ``weights[k, n] inputs[k, n or 0]`` over k, for all n."""
         if inputs.shape[1] == 1:
-            rest = field.product(weights.T, inputs[:, 0])
-        else:
-            rest = field.sum(field.multiply(weights[:, :, None], inputs), 0)
-        return outputs, np.hstack([field.add(found, rest), output[:, None]])
+            return self.field.product(weights.T, inputs[:, 0])
+        return self.field.sum(self.field.multiply(weights[:, :, None], inputs), 0)
 
     def accepts(self, verifiers: Elements) -> bool:
         """Return whether sums of all verifiers' shares, shape (proofs, arity + 2), prove zeros."""
