@@ -301,9 +301,9 @@ class Pine:
     def decide(self, leader_verifier: bytes, helper_verifier: bytes, public: bytes = b"") -> bytes:
         """Return the seeds of the joint randomness, `seeds_bytes` long.
 
-        Raise NotShort if a proof is wrong, and ValueError for a malformed message. With the report's
-        `public` part, raise NotShort also if one of the servers would in `finish`: it has checked
-        the proof with other randomness, which a device may have chosen such that it passes.
+        Raise NotShort if a proof is wrong, and ValueError for a malformed message. With the
+        `public` part of the report, raise NotShort also if one of the servers would in `finish`: it
+        has checked with other randomness, which a device may choose such that its proof passes.
         """
         given = leader_verifier, helper_verifier
         if any(len(each) != self.verifier_bytes for each in given):

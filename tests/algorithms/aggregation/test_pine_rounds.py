@@ -306,7 +306,7 @@ def test_a_device_that_tells_the_servers_different_randomness_harms_itself_alone
         report = shard(self, vector, nonce, rand)
         public = bytearray(report.public)
         public[32 * number] ^= 1
-        return replace(report, public=bytes(public))
+        return pine.Report(bytes(public), report.leader, report.helper)
 
     monkeypatch.setattr("hpcfl.crypto.proofs.Gadget.accepts", lambda self, verifiers: True)
     played = play(made(5), wrap=hostile([4], shard=told))
