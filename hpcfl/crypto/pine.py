@@ -289,10 +289,21 @@ class Pine:
         verifier = field.encode(np.append(first, second))
         return Prepared(verifier + parts[number] + parts[2 + number], mine[: self.dim], joint)
 
-    def decide(self, leader_verifier: bytes, helper_verifier: bytes) -> bytes:
+    def output(self, number: int, share: bytes) -> Elements:
+        """Return what `finish` does from a server's share of a report that has been checked.
+
+        Until the decision, a share's bytes take less memory than its numbers.
+        """
+        if number == LEADER:
+            return self.field.decode(share[: self.element_bytes * self.dim])
+        return self._draw(share[:SEED_BYTES], VECTOR, bytes([HELPER]), self.dim)
+
+    def decide(self, leader_verifier: bytes, helper_verifier: bytes, public: bytes = b"") -> bytes:
         """Return the seeds of the joint randomness, `seeds_bytes` long.
 
-        Raise NotShort if a proof is wrong, and ValueError for a malformed message.
+        Raise NotShort if a proof is wrong, and ValueError for a malformed message. With the
+        `public` part of the report, raise NotShort also if one of the servers would in `finish`: it
+        has checked with other randomness, which a device may choose such that its proof passes.
         """
         given = leader_verifier, helper_verifier
         if any(len(each) != self.verifier_bytes for each in given):
@@ -302,7 +313,10 @@ class Pine:
         if not (self.squares.accepts(first) and self.products.accepts(second)):
             raise NotShort("the vector is longer than the bound, or its proof is wrong")
         tails = [cut(each[-2 * SEED_BYTES :]) for each in given]
-        return self._joint([tail[place] for place in (0, 1) for tail in tails])
+        parts = [tail[place] for place in (0, 1) for tail in tails]
+        if public not in (b"", b"".join(parts)):
+            raise NotShort("the report gives the servers different joint randomness")
+        return self._joint(parts)
 
     def _joint(self, parts: list[bytes]) -> bytes:
         """Return the seeds of the tests and of the proofs' joint randomness from all parts."""

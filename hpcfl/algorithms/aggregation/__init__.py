@@ -40,6 +40,7 @@ PROTOCOLS = registry(
             "no masks, shares that a committee adds up (as in DisAgg, 2026)",
         ),
         "assisted": ("assisted:Assisted", "masks whose sums helpers tell (Behnia et al. 2024)"),
+        "pine": ("pine:Pine", "vectors proven short to two servers (Rothblum et al. 2024)"),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },

@@ -21,6 +21,7 @@ from hpcfl.algorithms.aggregation.committee import Committee
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
+from hpcfl.algorithms.aggregation.pine import Pine
 from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
@@ -114,7 +115,7 @@ def notes(protocol: AggregationProtocol) -> list[str]:
     """Return clauses that state what the costs leave out."""
     if isinstance(protocol, Prf):
         return ["without the enrolment before the first round, one agreement a pair"]
-    if isinstance(protocol, Assisted):
+    if isinstance(protocol, Assisted | Pine):
         return ["without the enrolment before the first round, one agreement with each helper"]
     if protocol.parameters.transport_keys == "run":
         return ["as if all pairs of devices had agreed on transport keys before"]
@@ -227,6 +228,14 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
         "server": server,
         "helper": helper | far("values", dim) | packed(group, dim),
     }
+
+
+@terms.register
+def _of_pine(protocol: Pine) -> dict[str, Terms]:
+    dim, survivors = protocol.parameters.dim, Crowd.of(protocol.parameters).survivors
+    # One proof takes as long as another, and each of its tests goes through the vector.
+    checked = {"proofs": survivors} | far("proven values", survivors * dim, dim)
+    return {"device": far("proven values", dim), "server": checked, "helper": checked}
 
 
 @terms.register
