@@ -73,8 +73,8 @@ class _Forging(Pine):
 def boosted(name: str) -> type[QuantisedProtocol]:
     """Return a protocol with a hostile device."""
     kind = aggregation.find(name)
-    if not issubclass(kind, QuantisedProtocol):
-        raise UsageError(f"--aggregate {name} quantises no vectors: attack secagg, or pine")
+    if name not in aggregation.PROTOCOLS or not issubclass(kind, QuantisedProtocol):
+        raise UsageError(f"{name} is no protocol of hpcfl with quantised vectors, such as secagg")
     told = f"{name}-boosted-{Boosted.times:g}"
     return type(name, (Boosted, kind), {"name": told, "__module__": __name__})
 
@@ -130,7 +130,7 @@ def boost(asked: BoostOptions, progress: Callable[[int], object] = lambda done: 
     """Train twice in this process, without and with the hostile device."""
     Boosted.times = asked.times
     boosted(asked.aggregate)  # raises UsageError
-    given = {"algorithm": "fedavg", "dropout": 0.0, **asdict(asked)}
+    given = {"algorithm": "fedavg", "epochs": 1, "dropout": 0.0, **asdict(asked)}
     del given["times"]
     runs, world = [], World(None)
     with TemporaryDirectory() as folder:

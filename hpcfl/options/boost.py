@@ -9,7 +9,7 @@ from hpcfl.values import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BoostOptions(OptionGroup):
-    """The training that is attacked, by `fedavg`; all other options have their defaults."""
+    """The training that is attacked: `fedavg` of one local epoch a round, without dropouts."""
 
     aggregate: str = again(TrainOptions, "aggregate", "secagg", help="Protocol of the sums.")
     times: float = option(

@@ -39,19 +39,8 @@ def test_pine_lets_a_short_vector_pass():
 
 
 def test_the_command_prints_json_and_keeps_the_results(tmp_path):
-    words = [
-        "attack",
-        "boost",
-        "--aggregate",
-        "pine",
-        "--devices",
-        "4",
-        "--rounds",
-        "1",
-        "--json",
-        "--output",
-    ]
-    found = json.loads(told(*words, tmp_path))
+    words = ["--aggregate", "pine", "--devices", "4", "--rounds", "1", "--json", "--output"]
+    found = json.loads(told("attack", "boost", *words, tmp_path))
     assert found["asked"] == {"aggregate": "pine", "times": 10.0}
     assert [len(found[name]) for name in ("honest", "attacked", "refused")] == [1, 1, 1]
     runs = [load(path) for path in sorted(tmp_path.glob("*.h5"))]
@@ -69,7 +58,9 @@ def test_other_commands_can_be_attacked(tmp_path):
     assert run.validated.all()
 
 
-def test_protocols_without_quantised_vectors_are_refused():
-    done = hpcfl("attack", "boost", "--aggregate", "fedavg")
+@pytest.mark.parametrize("name", ["fedavg", "own_protocol:SignSum"])
+def test_only_quantised_protocols_of_hpcfl_can_be_attacked(name, monkeypatch):
+    monkeypatch.syspath_prepend("examples")
+    done = hpcfl("attack", "boost", "--aggregate", name)
     assert done.returncode == 2
-    assert "--aggregate fedavg quantises no vectors" in done.stderr
+    assert f"{name} is no protocol of hpcfl with quantised vectors" in done.stderr
