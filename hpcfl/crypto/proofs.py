@@ -27,8 +27,9 @@ Circuit = tuple[Elements, Elements, Elements]
 # Elements at a time: temporary arrays stay in cache, and below the size from which malloc asks the
 # system for pages, which takes longer than all arithmetic.
 BLOCK = 1 << 13
-# Bits of the parts in which float64 multiplies matrices, and terms whose sums are below 2**52.
-PART, TERMS = 20, 1 << 12
+# Bits of the parts in which float64 multiplies matrices, and the terms of a product. Of elements of
+# 64 bits, three products are added up: below 2**53.
+PART, TERMS = 20, 1 << 11
 HALF, LOW = np.uint64(32), np.uint64(2**32 - 1)
 
 

@@ -218,9 +218,8 @@ def test_the_honest_report_of_the_next_tests_is_accepted():
     assert revealed(SMALL, HONEST) == VECTOR.tolist()
 
 
-@given(st.integers(0, sum(map(len, HONEST)) + 15), st.integers(1, 255))
-def test_a_changed_byte_anywhere_is_refused(place, change):
-    """In public share, leader's elements, proof and blinds, helper's seeds and blinds, or nonce."""
+def refuses(place, change):
+    """Check that a report and nonce, end to end, are refused with one byte changed."""
     parts = [bytearray(part) for part in (*HONEST, NONCE)]
     for part in parts:
         if place < len(part):
@@ -230,6 +229,26 @@ def test_a_changed_byte_anywhere_is_refused(place, change):
     *report, nonce = map(bytes, parts)
     with pytest.raises(ValueError, match=r"longer|different|not an element"):
         play(SMALL, Report(*report), nonce)
+
+
+@given(st.integers(0, sum(map(len, HONEST)) + 15), st.integers(1, 255))
+def test_a_changed_byte_anywhere_is_refused(place, change):
+    refuses(place, change)
+
+
+def test_a_changed_byte_in_each_part_of_a_report_is_refused():
+    z, leader = SMALL.element_bytes, len(HONEST.public)
+    bits = leader + z * SMALL.dim
+    end, tests = sum(map(len, HONEST)), 2 * SMALL.norm_bits
+    # A coordinate; bits of the norm, of its distance from the most, and of a test; its success.
+    places = [leader, *(bits + z * k for k in (0, SMALL.norm_bits, tests))]
+    places.append(bits + z * (tests + SMALL.wrap.bit_length()))
+    proofs = leader + z * SMALL.elements
+    places += range(proofs, proofs + z * SMALL.proof_elements, 50 * z)
+    # Parts of the joint randomness; the leader's blinds, and the helper's seeds and blinds; nonce.
+    places += [*range(0, leader, 32), *range(leader + SMALL.leader_bytes - 64, end, 32), end]
+    for place in places:
+        refuses(place, 1)
 
 
 @given(st.integers(0, 1), st.integers(0, SMALL.verifier_bytes - 1), st.integers(1, 255))

@@ -75,13 +75,21 @@ def test_products_of_matrices_are_those_of_python(data, field, rows, terms, colu
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("shape", [(1, 3 * proofs.TERMS // 2, 2), (2, 700, 90), (60, 9, 500)])
+@pytest.mark.parametrize(
+    "shape", [(1, proofs.TERMS, 2), (1, 3 * proofs.TERMS // 2, 2), (2, 700, 90), (60, 9, 500)]
+)
 def test_products_are_exact_over_the_bounds_of_blocks_and_with_the_largest_numbers(field, shape):
+    """Also with all bits of the parts set, where sums of products are largest."""
     rows, terms, columns = shape
-    for number in (field.modulus - 1, field.modulus // 2, field.modulus // 2 + 1):
-        left, right = np.full((rows, terms), number), np.full((terms, columns), number)
-        expected = number * number * terms % field.modulus
-        assert (field.product(left.astype(np.uint64), right.astype(np.uint64)) == expected).all()
+    draw = np.random.default_rng(1)
+    ones = (1 << field.modulus.bit_length() // proofs.PART * proofs.PART) - 1
+    for number in (field.modulus - 1, field.modulus // 2, ones if field is F64 else ones >> 1):
+        left, right = (
+            np.array(number, object) - draw.integers(0, 2, size).astype(object)
+            for size in ((rows, terms), (terms, columns))
+        )
+        found = field.product(left.astype(np.uint64), right.astype(np.uint64))
+        assert (left @ right % field.modulus).tolist() == found.tolist()
 
 
 @given(st.data(), st.sampled_from(FIELDS), st.sampled_from([1, 2, 4, 8]))
