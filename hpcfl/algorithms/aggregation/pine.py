@@ -61,7 +61,7 @@ from hpcfl.crypto.groups import Field
 from hpcfl.crypto.pine import HELPER, LEADER, NotShort
 from hpcfl.crypto.proofs import F40
 from hpcfl.errors import MessageError, RefusedError, UsageError
-from hpcfl.options.protocols import MaskingOptions, ProofOptions
+from hpcfl.options.protocols import HelperOptions, MaskingOptions, ProofOptions
 from hpcfl.privacy.accounting.distributed import rounded_norm
 from hpcfl.privacy.masking import OnlySummed
 from hpcfl.values import dataclass, field
@@ -322,7 +322,7 @@ class Pine(QuantisedProtocol):
 
     name = "pine"
     family = ""  # the proofs decide on the field
-    options = (*AggregationProtocol.options, ProofOptions)
+    options = (*AggregationProtocol.options, HelperOptions, ProofOptions)
     min_devices = 2
     device_class = PineDevice
     server_class = PineServer
