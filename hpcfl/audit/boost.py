@@ -130,7 +130,7 @@ def boost(asked: BoostOptions, progress: Callable[[int], object] = lambda done: 
     """Train twice in this process, without and with the hostile device."""
     Boosted.times = asked.times
     boosted(asked.aggregate)  # raises UsageError
-    given = {"algorithm": "fedavg", "epochs": 1, "dropout": 0.0, **asdict(asked)}
+    given = {"algorithm": "fedavg", "dropout": 0.0, **asdict(asked)}
     del given["times"]
     runs, world = [], World(None)
     with TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from hpcfl.values import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BoostOptions(OptionGroup):
-    """The training that is attacked: `fedavg` of one local epoch a round, without dropouts."""
+    """The training that is attacked: `fedavg` without dropouts."""
 
     aggregate: str = again(TrainOptions, "aggregate", "secagg", help="Protocol of the sums.")
     times: float = option(
@@ -17,6 +17,7 @@ class BoostOptions(OptionGroup):
     )
     devices: int = again(TrainOptions, "devices", 20, at_least=2)
     rounds: int = again(TrainOptions, "rounds", 10, help="Number of rounds.")
+    epochs: int = again(TrainOptions, "epochs", 1)
     dataset: str = again(TrainOptions, "dataset", "digits")
     data_dir: Path | None = again(TrainOptions, "data_dir", None)
     seed: int = again(TrainOptions, "seed", 0)

@@ -18,13 +18,13 @@ def usual_times(monkeypatch):
 
 @pytest.mark.parametrize("aggregate", ["secagg", "assisted", "sparse"])
 def test_a_long_vector_ruins_the_mean_where_nothing_limits_it(aggregate):
-    found = boost(BoostOptions(aggregate=aggregate, devices=6, rounds=2))
+    found = boost(BoostOptions(aggregate=aggregate, devices=6, rounds=2, epochs=5))
     assert found.refused == {}
     assert max(found.attacked) < found.honest[-1] / 2
 
 
 def test_pine_refuses_the_device_in_every_round_and_the_others_train_on():
-    found = boost(BoostOptions(aggregate="pine", devices=6, rounds=3))
+    found = boost(BoostOptions(aggregate="pine", devices=6, rounds=3, epochs=5))
     ((reason, rounds),) = found.refused.items()
     assert "device 0: not short" in reason
     assert rounds == [0, 1, 2]
@@ -33,7 +33,7 @@ def test_pine_refuses_the_device_in_every_round_and_the_others_train_on():
 
 
 def test_pine_lets_a_short_vector_pass():
-    found = boost(BoostOptions(aggregate="pine", devices=6, rounds=1, times=0.98))
+    found = boost(BoostOptions(aggregate="pine", devices=6, rounds=1, epochs=5, times=0.98))
     assert found.refused == {}
     assert found.attacked < found.honest
 
