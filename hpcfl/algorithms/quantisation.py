@@ -23,7 +23,7 @@ class Quantiser:
     """Clips, scales and stochastically rounds values without bias."""
 
     clip: float  # coordinates are clipped to [-clip, clip]
-    levels: int  # number c of levels per unit
+    levels: float  # number c of levels per unit
 
     def blocks(
         self,

@@ -20,7 +20,14 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import make, names, stated
-from hpcfl.options.protocols import ProtocolOptions, SparseOptions, ThreatOptions, refuse, unused
+from hpcfl.options.protocols import (
+    ProofOptions,
+    ProtocolOptions,
+    SparseOptions,
+    ThreatOptions,
+    refuse,
+    unused,
+)
 from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import DropoutSchedule, build, with_group, without_dropouts
@@ -54,7 +61,7 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
 
 def unused_by(options: BenchOptions) -> set[str]:
     """Return the names of options that neither the protocol nor its noise uses."""
-    noise = [] if options.privacy is None else [ThreatOptions]
+    noise = [] if options.privacy is None else [ThreatOptions, ProofOptions]
     return unused(ProtocolOptions, [*find(options.summed_by, options.security).options, *noise])
 
 
@@ -254,7 +261,7 @@ class Experiment(Job):
         clipped, sent = summed[found].sum(axis=0).tolist()
         observer.warned(
             f"{share(clipped / sent)} of the values of "
-            f"{named('device', found)} are beyond --clip {self.options.clip:g} and are cut to it: "
+            f"{named('device', found)} are beyond {self.protocol.clips} and are cut to it: "
             "the sum is of what is left"
         )
 

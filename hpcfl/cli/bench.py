@@ -27,7 +27,7 @@ def _unused(protocol: str) -> set[str]:
     asked = BenchOptions(protocol)
     found = unused_by(asked)
     if protocol != DP_FEDAVG:
-        found |= {"aggregate", "noise_multiplier", "clip_norm"}
+        found |= {"aggregate", "noise_multiplier"}
     return found if find(asked.summed_by).most_helpers else found | {"helper_mbps"}
 
 

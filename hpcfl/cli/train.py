@@ -11,7 +11,7 @@ from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import Command, given, options
 from hpcfl.cli.terminal import footer_wanted, json_option, show, show_footer, warn_of_insecurity
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.protocols import unused
+from hpcfl.options.protocols import ProofOptions, unused
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -19,7 +19,7 @@ from hpcfl.training.presets import PRESETS
 def _unused(algorithm: str) -> set[str]:
     from hpcfl.algorithms.federated import find
 
-    return unused(PrivacyOptions, find(algorithm).options)
+    return unused(PrivacyOptions, (*find(algorithm).options, ProofOptions))
 
 
 @click.command("train", cls=Command, lists={"Algorithms": REGISTRY}, unused=_unused)

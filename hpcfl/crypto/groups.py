@@ -502,7 +502,7 @@ def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
 
 def _word(bits: int) -> np.dtype[Any]:
     """Return the narrowest word that holds `bits` bits."""
-    return np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
+    return np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
 
 
 FQ = Field()

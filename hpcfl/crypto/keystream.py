@@ -39,7 +39,7 @@ def open_stream(key: bytes, stream: int = 0, block: int = 0) -> CipherContext:
     It begins with the 16-byte block number `block`, below 2**32 - 2, of stream number `stream`.
     """
     if block or not gcm_is_faster():
-        return _counting(key, counter(block, stream))
+        return counting(key, counter(block, stream))
     return _sealing(key, stream.to_bytes(_NONCE_BYTES, "big"))
 
 
@@ -48,7 +48,7 @@ def counter(block: int, stream: int = 0) -> bytes:
     return stream.to_bytes(_NONCE_BYTES, "big") + (_FIRST + block).to_bytes(4, "big")
 
 
-def _counting(key: bytes, counter: bytes) -> CipherContext:
+def counting(key: bytes, counter: bytes) -> CipherContext:
     return Cipher(algorithms.AES128(key), modes.CTR(counter)).encryptor()
 
 
@@ -63,7 +63,7 @@ def gcm_is_faster() -> bool:
     That depends on its vectors of 512 bits and on the version of OpenSSL, so it is tried once.
     """
     key, out, seconds = bytes(KEY_BYTES), np.empty(BLOCK_BYTES // 2, np.uint8), []
-    for cipher in (_counting(key, bytes(CIPHER_BYTES)), _sealing(key, _NONCE)):
+    for cipher in (counting(key, bytes(CIPHER_BYTES)), _sealing(key, _NONCE)):
         tried = partial(fill, cipher, out)
         seconds.append(min(timeit.repeat(tried, timer=time.thread_time, repeat=4, number=1)))
     return seconds[1] < 0.9 * seconds[0]  # so that ranks and launches with equal cores agree

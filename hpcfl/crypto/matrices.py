@@ -7,6 +7,7 @@ parts of at most 11 bits: fewer products than those of two matrices of 16-bit ha
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def product(left: Elements | Floats, right: Elements, field: Field = FQ) -> Elem
     few = max(FEWEST, BLOCK // max(rows, 1))
     split_left = left.size < right.size
     # BLAS threads would use unmeasured CPU time, on cores that belong to other ranks.
-    with _blas().limit(limits=1, user_api="blas"):
+    with one_thread():
         for start in range(0, len(right), TERMS):
             terms = slice(start, start + TERMS)
             mine = left[:, terms]
@@ -129,6 +130,11 @@ def inverse(values: NDArray[np.uint64], field: Field = FQ) -> NDArray[np.uint64]
         power = power * power % q
         exponent >>= 1
     return result
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Return a context in which BLAS uses one thread."""
+    return _blas().limit(limits=1, user_api="blas")
 
 
 @cache

@@ -58,7 +58,8 @@ class SecureAggregation(Strategy):
         The most training examples of any client, or somewhat more: a client's weight is its share
         of them. None if all clients count the same.
     helpers
-        The ids of the nodes that are helpers of `assisted`, each of another institution. They are
+        The ids of the nodes that are helpers, each of another institution: two or more for
+        `assisted`, one for `pine`, which clients' policies must accept (``helpers=1``). They are
         not sampled.
     evaluation
         Whether to ask clients for their evaluations, which they send in the clear.

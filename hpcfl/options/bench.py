@@ -93,21 +93,13 @@ class BenchOptions(RunOptions):
         default_text="1",
         marks=("unrecorded",),
     )
-    clip_norm: float | None = again(
-        PrivacyOptions,
-        "clip_norm",
-        None,
-        help="Norm to which an update is clipped (dp-fedavg).",
-        default_text="1",
-        marks=("unrecorded",),
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        noise = any(getattr(self, name) is not None for name in ("aggregate", *_NOISE))
+        noise = any(one is not None for one in (self.aggregate, self.noise_multiplier))
         if noise and self.protocol != DP_FEDAVG:
             raise UsageError(
-                "--aggregate, --noise-multiplier and --clip-norm are for dp-fedavg: "
+                "--aggregate and --noise-multiplier are for dp-fedavg: "
                 f"{self.protocol} adds no noise"
             )
         if self.max_rounds is not None and self.max_rounds < self.rounds:

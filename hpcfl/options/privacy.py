@@ -23,7 +23,7 @@ class NoiseOptions(_Group):
         None, "Noise on a coordinate in units of --clip-norm.", above=0, marks=("label",)
     )
     clip_norm: float = option(
-        1.0, "Norm to which a sample's gradient (dp-fedavg: an update) is clipped.", above=0
+        1.0, "Norm to which a sample's gradient (dp-fedavg, pine: an update) is clipped.", above=0
     )
     epsilon: float | None = option(
         None,

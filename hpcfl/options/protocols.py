@@ -218,6 +218,22 @@ class HelperOptions(_Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofOptions(_Group):
+    """Options of protocols whose devices prove that their vectors are short."""
+
+    heading = "Privacy"  # that of the option in private algorithms
+
+    clip_norm: float | None = option(
+        None,
+        "Norm to which an update is clipped (dp-fedavg, pine).",
+        above=0,
+        default_text="1; for pine a hundredth of the root of d and 6 more, which all random "
+        "vectors are below",
+        marks=("label", "recorded if given"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ThreadOptions(_Group):
     """Options of protocols that mask whole vectors."""
 
@@ -238,6 +254,7 @@ class ProtocolOptions(
     TransportOptions,
     CommitteeOptions,
     HelperOptions,
+    ProofOptions,
     ThreadOptions,
     CommonOptions,
 ):

@@ -43,12 +43,14 @@ from scipy.stats import binom
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find, sparse
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.pine import GROUP, RELAYED
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.keys import insecure_secrets
 
-# Each protocol that masks, and its options; lightsecagg's vectors are only elements of fields.
+# Each protocol that masks, and its options; lightsecagg's vectors are only elements of fields, and
+# pine's of one field.
 PROTOCOLS = {
     "secagg": {},
     "secagg-graph": {"degree": 4},
@@ -57,6 +59,7 @@ PROTOCOLS = {
     "assisted": {"helpers": 2},
     "lightsecagg": {},
     "opa": {"dropout": 0.1, "gamma": 0.0},
+    "pine": {},
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }
@@ -66,7 +69,7 @@ LOOKED_AT = ("fq", "ring32", "ring12")
 MASKED = [
     (name, group)
     for name, group in product(PROTOCOLS, LOOKED_AT)
-    if group == "fq" or name != "lightsecagg"
+    if group == "fq" or name not in ("lightsecagg", "pine")
 ]
 CONFIGURATIONS = len(MASKED) + 1
 LEVEL = FALSE_ALARM / CONFIGURATIONS
@@ -94,7 +97,7 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets):
     """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
-    if protocol.name in ("assisted", "opa", "prf"):
+    if protocol.name in ("assisted", "opa", "pine", "prf"):
         members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
         protocol.join(members, range(count), count)
     steps = [step.name for step in protocol.steps]
@@ -119,6 +122,9 @@ def values(protocol, vector, rounds, length, secrets):
             upload = np.frombuffer(uploads[id], np.uint8)
             if protocol.name == "sparse":
                 upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]
+            if protocol.name == "pine":  # of every value, the lowest 32 of 40 bits
+                shares = upload[RELAYED : RELAYED + 5 * length].reshape(-1, 5)
+                upload = np.ascontiguousarray(shares[:, :4]).reshape(-1)
             rows.append(upload[: 4 * length].view("<u4"))
     return np.array(rows)
 
@@ -134,11 +140,12 @@ def sent_coordinates(protocol, vector, rounds):
 # The tests
 
 
-def inspect(first, second, modulus):
+def inspect(first, second, modulus, excess=None):
     """Return a bound of the p-value of every test of uploads of two inputs.
 
     Both have shape (n, length), n even. Neighbouring rows are uploads of one device in consecutive
-    rounds. `modulus` is the number of group elements.
+    rounds. `modulus` is the number of group elements; some word is likelier than in uniform ones,
+    by a factor of at most 1 + `excess`.
     """
     looked_at = {
         "first": first,
@@ -150,7 +157,7 @@ def inspect(first, second, modulus):
     found = {
         f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
     }
-    words = 2 * first.size * (WORD / modulus - 1)
+    words = 2 * first.size * (WORD / modulus - 1 if excess is None else excess)
     return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
 
 
@@ -264,7 +271,9 @@ def look(name, group, source=system, devices=DEVICES):
         for vector in (np.zeros(DIM), structured(DIM))
     )
     assert first.shape == second.shape == ((devices - 1) * ROUNDS, length)
-    return inspect(first, second, arithmetic.modulus if group == "fq" else 2**32)
+    if name == "pine":
+        return inspect(first, second, WORD, 2**40 / GROUP.modulus - 1)
+    return inspect(first, second, arithmetic.modulus if group == "fq" else WORD)
 
 
 # The configurations of the quick tier: each kind of masks once.

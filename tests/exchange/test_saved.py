@@ -26,7 +26,7 @@ from hpcfl.exchange.journal import FileJournal
 from hpcfl.exchange.policy import Policy
 from hpcfl.exchange.request import Request
 
-LIMITS = {"secagg": 52_000, "secagg-graph": 10_000, "assisted": 1_000}
+LIMITS = {"secagg": 52_000, "secagg-graph": 10_000, "assisted": 1_000, "pine": 1_000}
 
 
 class Forgetful:
@@ -88,7 +88,7 @@ def uploading(name, folder, journal=FileJournal):
     return found[0]
 
 
-@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "sparse", "assisted", "common"])
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "sparse", "assisted", "common", "pine"])
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_state_that_comes_back_uploads_no_second_vector(name, at_once, tmp_path):
     """Two uploads from one state reveal the difference of the vectors, which a journal prevents.
@@ -108,7 +108,7 @@ def test_a_state_that_comes_back_uploads_no_second_vector(name, at_once, tmp_pat
         if isinstance(journal, FileJournal):
             assert refusal(uploads[0]) is None
             assert "has answered step" in refusal(uploads[1])
-        elif name != "sparse":
+        elif name not in ("sparse", "pine"):  # shares of pine are drawn anew
             first, second = (
                 np.frombuffer(msgpack.unpackb(one)[-1], "<u4")[4:].astype(np.int64)
                 for one in uploads
@@ -417,3 +417,18 @@ def test_rounds_with_faulty_clients_end_right_or_with_a_sentence(seed, tmp_path)
         np.testing.assert_array_equal(played.server.total, total)
     assert len({*clients.handled}) == len(clients.handled)
     assert ended
+
+
+def test_a_member_keeps_no_key_after_an_upload_that_came_before_steps_of_the_committee(tmp_path):
+    session, clients = begun("opa", Stored(tmp_path))
+    seen = []
+
+    def reply(exchange, id, asked):
+        told = clients(exchange, id, asked)
+        if exchange.upload:
+            seen.append(clients.clients[id]._round.state()["party"]["state"])
+        return told
+
+    drive(session.round(0, range(DEVICES)), reply)
+    assert DEVICES == len(seen)
+    assert not any("key_seed" in state for state in seen)

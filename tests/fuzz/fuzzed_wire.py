@@ -30,6 +30,7 @@ CASES = {
     "sparse": ("sparse", {"alpha": 0.6, "locations": "gaps"}),
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "assisted": ("assisted", {"helpers": 3}),
+    "pine": ("pine", {}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
 
@@ -134,6 +135,9 @@ class Outcome:
             # What helpers answer is taken for their masks, and so is what was agreed on with them,
             # and whose masks a device is told to add.
             return True
+        if self.case == "pine":
+            # Proofs leave devices no choice, and the helper's sum is taken for that of its shares.
+            return message.sender >= HELPERS and message.step.name == "unmask"
         if message.step.phase == "advertise_keys" and "degree" in CASES[self.case][1]:
             # On a ring nobody else sees what a device is told, and no device its own keys: with
             # other keys the masks do not cancel, as if the sender had added what it liked.

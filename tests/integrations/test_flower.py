@@ -172,11 +172,12 @@ def test_a_client_with_the_mod_answers_no_plain_message(tmp_path):
     assert not start(fedavg(), grid, rounds=1).arrays
 
 
-@pytest.mark.parametrize("protocol", ["secagg", "assisted"])
+@pytest.mark.parametrize("protocol", ["secagg", "assisted", "pine"])
 def test_a_state_that_flower_gives_again_masks_no_second_model(protocol, tmp_path):
     """The state of before the upload comes back: a crash before it was saved, or two at once."""
-    grid = Node(app_of(mod(tmp_path)))
-    helpers = {"helpers": NODES[-2:]} if protocol == "assisted" else {}
+    grid = Node(app_of(mod(tmp_path, helpers=1)))
+    helpers = {"assisted": {"helpers": NODES[-2:]}, "pine": {"helpers": NODES[-1:]}}
+    helpers = helpers.get(protocol, {})
     start(SecureAggregation(fedavg(), protocol, most_examples=100, **helpers), grid, rounds=1)
     uploads = [(message, state) for message, state in grid.sent if message.content.array_records]
     message, state = uploads[0]

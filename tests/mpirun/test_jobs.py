@@ -33,6 +33,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("prf",), (), (3,)),
         (("assisted",), (), (4, 6)),
         (("assisted", "--helpers", 3), (), (5,)),
+        (("pine",), (), (3, 5)),
         (("secagg",), ("--server-ranks", 2), (4,)),
         (("common", "--alpha", 0.5, "--bits", 16), ("--server-ranks", 2), (4,)),
         (("secagg", "--group", "fq"), ("--upload", "reduce"), (4,)),
@@ -53,7 +54,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         runs.append(load(Path(summary["path"])))
         sums.append(np.load(place.with_suffix(".npy")))
     first, *others = runs
-    helping = [f"helper_{one}" for one in TRAFFIC[:4]] if "assisted" in options else []
+    helping = [f"helper_{one}" for one in TRAFFIC[:4]] if {"assisted", "pine"} & {*options} else []
     for run, total in zip(others, sums[1:], strict=True):
         # A rank that adds on the way has no envelopes.
         for name in ("survived",) if "reduce" in on_ranks else (*TRAFFIC, *helping):
@@ -65,7 +66,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options, on_ra
         assert who[: len(servers)] == servers
         peaks, beside = run.peak_bytes[run.measured], len(servers)
         if helping:
-            helpers = 3 if "--helpers" in options else 2
+            helpers = 1 if "pine" in options else 3 if "--helpers" in options else 2
             assert who[1 : 1 + helpers] == [f"helper {k}" for k in range(helpers)]
             assert (run.helper_cpu_seconds.sum(axis=(0, 1)) > 0).all()
             beside += helpers

@@ -82,7 +82,7 @@ def test_keywords_are_read_as_their_type_says_or_refused_in_a_sentence():
         ({"bits": 18}, "--bits is '18'; choose one of auto, 8, 12, 16"),
         ({"bits": 16, "group": "ring32"}, "ring32 and --bits 16 disagree: give one of them"),
         ({"dropout": 0.5}, "--dropout is 0.5; it must be at least 0 and below 0.5"),
-        ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
+        ({"noise_multiplier": 2.0}, "are for dp-fedavg: secagg adds no noise"),
     ):
         with pytest.raises(UsageError, match=sentence):
             asked({"protocol": "secagg"} | typed)

@@ -48,6 +48,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "sparse, 20 bits": {"protocol": "sparse", "alpha": 0.3, "bits": "20"},
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
     "assisted": {"protocol": "assisted", "bits": "16"},
+    "pine": {"protocol": "pine"},
     "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
     "committee": {"protocol": "committee", "dropout": 0.1},
     "opa": {"protocol": "opa", "dropout": 0.1, "bits": "20"},

@@ -39,6 +39,17 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path):
     assert not np.array_equal(secure.weights, plain.weights)
 
 
+def test_pine_gives_fedavgs_model_up_to_quantisation_unless_updates_are_clipped(tmp_path):
+    options = {"devices": 6, "rounds": 1, "partition": "dirichlet:0.5"}  # of unequal weights
+    plain = train(tmp_path, "fedavg", **options)
+    found = {norm: train(tmp_path, "pine", clip_norm=norm, **options) for norm in (5.0, 0.01)}
+    clipped = {norm: load(one.path).training["clipped_fraction"] for norm, one in found.items()}
+
+    # Devices round by less than one of the 7,500 integers that the heaviest one's norm has.
+    np.testing.assert_allclose(found[5.0].weights, plain.weights, rtol=0, atol=6 * 5.0 / 7500)
+    assert {5.0: 0.0, 0.01: 1.0} == clipped
+
+
 @pytest.mark.parametrize(("algorithm", "error_feedback"), [("rand-k", False), ("top-k", True)])
 def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
     trained = train(

@@ -44,6 +44,7 @@ PROTOCOLS = registry(
             "one message: ring-LWE masks, keys shared with a committee (as in OPA, 2024)",
         ),
         "assisted": ("assisted:Assisted", "masks whose sums helpers tell (Behnia et al. 2024)"),
+        "pine": ("pine:Pine", "vectors proven short to two servers (Rothblum et al. 2024)"),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },

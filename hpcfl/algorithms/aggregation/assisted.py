@@ -31,7 +31,7 @@ unmask          helper to      d group elements: minus the sum of these devices'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,17 +58,25 @@ from hpcfl.privacy.masking import OnlySummed
 SECRET_BYTES = 32
 
 
-def pair_context(device: int, helper: int) -> bytes:
-    """Return the context that derives the secret of a device and a helper."""
-    return f"hpcfl/1 assisted device {device} helper {helper} secret".encode()
+class Assisting(Enrolled):
+    """A device or helper that agrees on a secret with every party of the other kind."""
+
+    scheme, use = "assisted", "additive mask"  # what its keys are for
+
+    def _pair_context(self, device: int, helper: int) -> bytes:
+        """Return the context that derives the secret of a device and a helper."""
+        return f"hpcfl/1 {self.scheme} device {device} helper {helper} secret".encode()
+
+    def _round_keys(
+        self, protocol: AggregationProtocol, round_index: int, others: Iterable[int]
+    ) -> list[bytes]:
+        """Return the keys of a round with some of the others; refuse an earlier round."""
+        self.enter(round_index)
+        context = f"{protocol.context(round_index)} {self.use}".encode()
+        return [keys.derive(self._secret(number), context) for number in others]
 
 
-def mask_context(protocol: AggregationProtocol, round_index: int) -> bytes:
-    """Return the context that derives the key of a round's mask from that secret."""
-    return f"{protocol.context(round_index)} additive mask".encode()
-
-
-class AssistedMember(Enrolled):
+class AssistedMember(Assisting):
     """An enrolled device: its secrets with the helpers, and the last round that it masked in."""
 
     entered = "masked a vector for"
@@ -87,19 +95,17 @@ class AssistedMember(Enrolled):
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
         check_public_keys(b"".join(public), "the server")
-        context = partial(pair_context, self.id)
+        context = partial(self._pair_context, self.id)
         offered = dict(enumerate(public))
         self._keep([*keys.agreed(self._pair.private, offered, context, SECRET_BYTES).values()])
 
     def mask_keys(self, protocol: AggregationProtocol, round_index: int) -> list[bytes]:
         """Return the keys of a round's masks with all helpers; refuse an earlier round."""
         # Two vectors under the same masks would reveal their difference.
-        self.enter(round_index)
-        context = mask_context(protocol, round_index)
-        return [keys.derive(self._secret(helper), context) for helper in range(self._helpers)]
+        return self._round_keys(protocol, round_index, range(self._helpers))
 
 
-class HelpingMember(Enrolled):
+class HelpingMember(Assisting):
     """An enrolled helper: its secrets with the devices, and the last round that it answered."""
 
     party = "helper"
@@ -119,7 +125,7 @@ class HelpingMember(Enrolled):
         sent = enumerate(self._listed(payload, keys.KEY_BYTES, self.devices))
         listed = {id: key for id, key in sent if any(key)}
         check_public_keys(b"".join(listed.values()), [*listed])
-        context = partial(pair_context, helper=self.id)
+        context = partial(self._pair_context, helper=self.id)
         agreed = keys.agreed(self._pair.private, listed, context, SECRET_BYTES)
         self._there = {*listed}
         self._keep([agreed.get(id, bytes(SECRET_BYTES)) for id in range(self.devices)])
@@ -132,9 +138,7 @@ class HelpingMember(Enrolled):
         A device that has not enrolled has no mask; its upload, if any, is its own choice.
         """
         # The difference of two sums would be a sum over fewer devices.
-        self.enter(round_index)
-        context = mask_context(protocol, round_index)
-        return [keys.derive(self._secret(id), context) for id in self.known(ids)]
+        return self._round_keys(protocol, round_index, self.known(ids))
 
     def known(self, ids: Sequence[int]) -> list[int]:
         """Return the enrolled ones among some devices."""
@@ -184,6 +188,22 @@ ENROLMENT = (
         role=Role.HELPER,
     ),
 )
+
+
+def enrolment(
+    devices: int,
+    helpers: int,
+    of_device: type[AssistedMember] = AssistedMember,
+    of_helper: type[HelpingMember] = HelpingMember,
+) -> Enrolment:
+    """Return the enrolment, in which every device agrees on a secret with every helper."""
+    return Enrolment(
+        ENROLMENT,
+        keys.KEY_BYTES,
+        server=lambda: Offers(devices, helpers),
+        device=lambda id, secrets: of_device(id, devices, helpers, secrets),
+        helper=lambda number, secrets: of_helper(number, devices, secrets),
+    )
 
 
 class AssistedDevice(QuantisedDevice):
@@ -293,14 +313,7 @@ class Assisted(QuantisedProtocol):
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment:
-        """Return the enrolment, in which every device agrees on a secret with every helper."""
-        return Enrolment(
-            ENROLMENT,
-            keys.KEY_BYTES,
-            server=lambda: Offers(devices, helpers),
-            device=lambda id, secrets: AssistedMember(id, devices, helpers, secrets),
-            helper=lambda number, secrets: HelpingMember(number, devices, secrets),
-        )
+        return enrolment(devices, helpers)
 
     @classmethod
     def masking(cls, devices: int, options: MaskingOptions) -> OnlySummed:

@@ -184,6 +184,20 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the factor of a device's vector: its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
 
+    def bounded(self, values: NDArray[np.floating]) -> tuple[NDArray[np.floating], float | None]:
+        """Return a device's vector, clipped as a whole, and the limit of its integers' norm.
+
+        A vector that is short enough is returned itself.
+        """
+        if self.noise is None:
+            return values, None
+        return self.noise.clip(values), self.noise.rounded_norm
+
+    @property
+    def clips(self) -> str:
+        """What limits the values that devices send, as an option and its value."""
+        return f"--clip {self.parameters.clip:g}"
+
     def blocks(
         self,
         values: NDArray[np.floating],
@@ -197,9 +211,10 @@ class QuantisedProtocol(AggregationProtocol):
         noise, if any, which validation relies on. Raise RefusedError if a value is not a finite
         number.
         """
-        noise, norm = None, None
+        given = values
+        values, norm = self.bounded(given)
+        noise = None
         if self.noise is not None:
-            values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
@@ -213,7 +228,7 @@ class QuantisedProtocol(AggregationProtocol):
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
-        self.clipped[device] = clipped, values.size
+        self.clipped[device] = clipped if values is given else values.size, values.size
 
     def quantise(
         self,
@@ -324,7 +339,10 @@ class Contributor:
         """Return the contribution before clipping and rounding, and the count of clipped values."""
         where = self.sent()
         values = vector[where]
-        clipped = int(np.count_nonzero(np.abs(values) > self._protocol.parameters.clip))
+        limit = self._protocol.quantiser.clip
+        if self._protocol.bounded(values)[0] is not values:
+            limit = -1.0  # all values are clipped
+        clipped = int(np.count_nonzero(np.abs(values) > limit))
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
 
 

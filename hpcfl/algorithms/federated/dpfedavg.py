@@ -59,8 +59,8 @@ class DPFedAvg(PrivateAlgorithm):
             )
         if not protocol.noise_adds_up:
             raise UsageError(
-                f"{protocol.name} does not sum over all devices of a round, so their noise does "
-                "not add up: use --aggregate cohort"
+                f"no sum of {protocol.name} holds the noise of all devices of a round: use "
+                "--aggregate cohort, or secagg"
             )
         if federation.participation.mode == "poisson":
             raise UsageError(

@@ -65,12 +65,13 @@ class NoisyGradients(PrivateAlgorithm):
             raise UsageError(f"{cls.name} takes one local step a round: give --steps 1")
         if _local(federation).momentum != 0:
             raise UsageError(f"{cls.name} is accounted without local momentum: give --momentum 0")
-        if federation.protocol.sparse_upload:
+        protocol = federation.protocol
+        if protocol.sparse_upload or not protocol.noise_adds_up:
             raise UsageError(
-                f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
-                "sends parts of them: choose another --aggregate"
+                f"{cls.name} is accounted for whole vectors with noise, and {protocol.name} sends "
+                "parts of them, or limits them: choose another --aggregate"
             )
-        participation, summed = federation.participation, federation.protocol.summed_in is not None
+        participation, summed = federation.participation, protocol.summed_in is not None
         if (
             summed
             and participation.mode == "poisson"

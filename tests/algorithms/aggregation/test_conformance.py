@@ -15,6 +15,7 @@ from tiers import examples
 
 from hpcfl.algorithms.aggregation import ACTIVE, PROTOCOLS, find
 from hpcfl.algorithms.aggregation.costs import exchanged
+from hpcfl.algorithms.aggregation.pine import norm_before_rounding
 from hpcfl.comm.phases import GATHER, LOCAL, ROUTE, SCATTER, Role, call, phase_names
 from hpcfl.crypto import ckks
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
@@ -23,6 +24,8 @@ DIM = 37
 NUMBERS = (3, 4, 5, 7, 10, 17, 40)
 # The modulus of groups, and of what magnitude the values are that all devices' sums have room for.
 GROUPS = {"fq": (2**32 - 5, 2**25), "ring32": (2**32, 2**25), "field16": (65521, 2**9)}
+# The same for pine, whose vectors have a norm of at most 7,532 integers.
+SHORT = (2**20 * 1048555 + 1, 2**10)
 FIELDS = ("lightsecagg", "committee")
 DRAWN = ("committee", "opa")  # whose members a nonce draws
 KINDS = [(name, "passive") for name in PROTOCOLS] + [(name, "active") for name in ACTIVE]
@@ -56,6 +59,8 @@ def made(kind, devices, group="fq", **options):
         options["dropout"] = 0.0
     if name == "assisted":
         options |= {"helpers": 4}
+    if name == "pine":  # whose norm takes the place of levels
+        options |= {"clip_norm": norm_before_rounding(7532, DIM) / SHORT[1]}
     protocol = make(name, devices, DIM, security=security, group=group, levels=levels, **options)
     if security == "passive" and find(name).enrolment(devices, 2) is not None:
         there = enrolled(name, devices, security="passive", helpers=options.get("helpers"))
@@ -63,9 +68,14 @@ def made(kind, devices, group="fq", **options):
     return protocol
 
 
+def group_of(protocol, group):
+    """Return the modulus of a protocol's sums, and the largest of its devices' integers."""
+    return SHORT if protocol.name == "pine" else GROUPS[group]
+
+
 def whole(protocol, generator, group="fq"):
     """Return integers for every device, and the vectors that stand for them."""
-    _, largest = GROUPS[group]
+    _, largest = group_of(protocol, group)
     devices = protocol.parameters.devices
     integers = generator.integers(-largest, largest + 1, (devices, DIM))
     step = devices / 2**ckks.STEP_BITS if protocol.name == "ckks" else 1 / largest
@@ -89,7 +99,7 @@ def assert_sum(played, integers, stay, group="fq"):
     elif name == "ckks":
         assert total.tolist() == np.ldexp(told, ckks.STEP_BITS).tolist()
     else:
-        modulus = GROUPS[group][0]
+        modulus, _ = group_of(played.protocol, group)
         assert (total % modulus).tolist() == (told.astype(np.int64) % modulus).tolist()
         assert np.abs(told).max() <= modulus // 2
 
