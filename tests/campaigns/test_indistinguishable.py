@@ -32,6 +32,7 @@ import math
 import os
 import secrets
 import zlib
+from importlib.util import find_spec
 from itertools import product
 from types import SimpleNamespace
 
@@ -56,6 +57,7 @@ PROTOCOLS = {
     "common": {"alpha": 0.6},
     "assisted": {"helpers": 2},
     "lightsecagg": {},
+    **({"flamingo": {"dropout": 0.1}} if find_spec("nacl") else {}),
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }
@@ -93,8 +95,8 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets):
     """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
-    if protocol.name in ("assisted", "prf"):
-        members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
+    if protocol.name in ("assisted", "flamingo", "prf"):
+        members = enrolled(protocol, count, None, "passive", protocol.helpers)
         protocol.join(members, range(count), count)
     steps = [step.name for step in protocol.steps]
     for index in range(rounds):
@@ -118,6 +120,8 @@ def values(protocol, vector, rounds, length, secrets):
             upload = np.frombuffer(uploads[id], np.uint8)
             if protocol.name == "sparse":
                 upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]
+            if protocol.name == "flamingo":  # the vector comes last
+                upload = upload[-protocol.summed_in.wire_bytes(protocol.parameters.dim) :]
             rows.append(upload[: 4 * length].view("<u4"))
     return np.array(rows)
 

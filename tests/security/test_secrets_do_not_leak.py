@@ -54,6 +54,7 @@ PROTOCOLS = (
     "secagg active",
     "sparse active",
     *(["ckks"] if find_spec("tenseal") else []),
+    *(["flamingo"] if find_spec("nacl") else []),
 )
 OPTIONS = {
     "secagg-graph": {"degree": 4},
@@ -77,6 +78,7 @@ QUICK = (
     "assisted",
     "prf",
     "ckks",
+    "flamingo",
     "secagg active",
     "dp-fedavg",
 )
@@ -134,7 +136,7 @@ def played(name, transport, dropouts=None, protocol=None, prepare=None, vectors=
         inputs=lambda id: np.full(DIM, 0.5) if vectors is None else vectors[id],
         prepare=prepare,
         dropouts=dropouts or {},
-        enrolled=enrolment.enrol(type(protocol), transport, first_round=0),
+        enrolled=enrolment.enrol(protocol, transport, first_round=0),
     )
 
 

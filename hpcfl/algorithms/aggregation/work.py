@@ -20,6 +20,7 @@ from hpcfl.algorithms.aggregation.cohort import Cohort
 from hpcfl.algorithms.aggregation.committee import Committee
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
+from hpcfl.algorithms.aggregation.flamingo import Flamingo
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.algorithms.aggregation.secagg import SecAgg
@@ -112,7 +113,7 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 
 def notes(protocol: AggregationProtocol) -> list[str]:
     """Return clauses that state what the costs leave out."""
-    if isinstance(protocol, Prf):
+    if isinstance(protocol, Prf | Flamingo):
         return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted):
         return ["without the enrolment before the first round, one agreement with each helper"]
@@ -227,6 +228,27 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
         "server": server,
         "helper": helper | far("values", dim) | packed(group, dim),
     }
+
+
+@terms.register
+def _of_flamingo(protocol: Flamingo) -> dict[str, Terms]:
+    group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
+    (members, needed), pairs = protocol.setting, protocol.broken_links(crowd.dropped)
+    device = (
+        {"peers": protocol.degree, "shares": members, "products": members * needed}
+        | {"pairs of devices": crowd.devices}
+        | far("values", dim)
+        | masked(group, (protocol.degree + 1) * dim)
+        | packed(group, dim)
+    )
+    server = (
+        {"devices": crowd.devices, "pairs": pairs, "points": pairs * needed}
+        | summed(group, crowd.survivors, dim)
+        | masked(group, (crowd.survivors + pairs) * dim, "unmasked values")
+        | far("values", dim)
+    )
+    member = device | {"points": pairs, "shares": members + crowd.survivors}
+    return {"device": device, "member": member, "server": server}
 
 
 @terms.register
