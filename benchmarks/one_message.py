@@ -13,13 +13,18 @@ from functools import partial
 import numpy as np
 
 from harness import cpu_seconds, figure
-from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation import find, sealed
 from hpcfl.algorithms.aggregation.base import DIRECTORY
+from hpcfl.algorithms.aggregation.messages import bits
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ranges import RangeSum
+from hpcfl.algorithms.aggregation.sealed import TAG_BYTES
+from hpcfl.algorithms.aggregation.sharing import SHARE_BYTES
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import edwards
-from hpcfl.crypto.keys import KeyPair, system_secrets
+from hpcfl.crypto.keys import KEY_BYTES, KeyPair, cut, system_secrets
+from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.rounds.enrolment import enrol
 
 DEVICES, DIM, DROPOUT = 1_000, 165_000, 0.1
@@ -32,30 +37,45 @@ def plan() -> Parameters:
     return Parameters(DEVICES, DIM, dropout=DROPOUT, gamma=0.1)
 
 
-def secagg_device() -> Callable[[], object]:
-    """Return the work of a device of `secagg`, without what it does with others' shares."""
+def secagg_device() -> Callable[[], float]:
+    """Return a function that plays a device of `secagg`; it returns its CPU seconds."""
     protocol = find("secagg")(plan())
     server = protocol.server(0, MODEL)
-    first = [KeyPair.generate(system_secrets).public for _ in range(2)]
-
-    def work() -> object:
-        device = protocol.device(0, 0, system_secrets)
-        others[0] = device.send_advertise_keys()
-        device.receive_advertise_keys(np.concatenate([head, *others]))
-        ids, _ = device.send_share_keys()
-        device.state.have[:] = True
-        return ids, device.send_masked_input(VECTOR)
-
-    # The server's list of keys, with the measured device's own in its place.
-    keys = np.frombuffer(b"".join(first), np.uint8)
+    size = 2 * KEY_BYTES
+    # The server's list of keys; the measured device puts its own in the first place.
     for id in range(DEVICES):
         fresh = b"".join(KeyPair.generate(system_secrets).public for _ in range(2))
-        server.receive_advertise_keys(id, np.frombuffer(fresh, np.uint8) if id else keys)
+        server.receive_advertise_keys(id, np.frombuffer(fresh, np.uint8))
     server.finish_advertise_keys()
-    listed = server.send_advertise_keys()
-    head = listed[: listed.size - DEVICES * keys.size]
-    others = [*listed[head.size :].reshape(DEVICES, keys.size)]
-    return work
+    listed = server.send_advertise_keys().copy()
+    mine = slice(listed.size - DEVICES * size, listed.size - (DEVICES - 1) * size)
+    others, there = np.arange(1, DEVICES), range(DEVICES - DEVICES // 10)
+    gone = range(DEVICES - DEVICES // 10, DEVICES)
+    request = np.concatenate([bits(there, DEVICES), bits(gone, DEVICES)])
+    shares = np.zeros((DEVICES - 1, SHARE_BYTES - TAG_BYTES), np.uint8)
+
+    def seconds() -> float:
+        device = protocol.device(0, 0, system_secrets)
+        listed[mine] = device.send_advertise_keys()
+        spent = cpu_seconds(partial(device.receive_advertise_keys, listed))
+        derived = cut(device.state.transport_keys, SEED_BYTES)[1:]
+        rows = np.empty((DEVICES - 1, SHARE_BYTES), np.uint8)
+        seals = sealed.seals(derived, protocol.context(0), ((id, 0) for id in others.tolist()))
+        sealed.seal(seals, shares, rows)
+        for work in (
+            device.send_share_keys,
+            partial(device.receive_share_keys, others, rows),
+            partial(device.receive_challenge, np.zeros(16, np.uint8)),
+            device.send_checks,
+            partial(device.send_masked_input, VECTOR),
+            partial(device.receive_unmask, request),
+            device.send_unmask,
+        ):
+            spent += cpu_seconds(work)
+        assert not device.ignored
+        return spent
+
+    return seconds
 
 
 def flamingo() -> None:
@@ -64,13 +84,14 @@ def flamingo() -> None:
     print("enrolling", DEVICES, "devices")
     enrolled = enrol(protocol, transport, first_round=0)
     assert enrolled is not None
+    assert isinstance(protocol, QuantisedProtocol)
     protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     secagg = secagg_device()
     found = []
-    for index in range(5):
+    for index in range(9):
         device = protocol.device(0, index, system_secrets)
-        found.append((cpu_seconds(partial(device.send_masked_input, VECTOR)), cpu_seconds(secagg)))
-    (own, others) = map(min, zip(*found, strict=True))
+        found.append((cpu_seconds(partial(device.send_masked_input, VECTOR)), secagg()))
+    own, others = map(min, zip(*found, strict=True))
     figure(f"device ({own * 1e3:.1f} ms) / secagg ({others * 1e3:.0f} ms)", own / others, 0.06)
 
     known = enrolled.devices[DIRECTORY]
@@ -106,7 +127,7 @@ def flamingo() -> None:
         return pairs * ((known.threshold - 1) * add + base) / repeats
 
     unmasked, curve = [], []
-    for _ in range(3):
+    for _ in range(5):
         vars(server)["_uploads"] = RangeSum.of(protocol, range(DIM))
         curve.append(counted())
         unmasked.append(cpu_seconds(server.finish_unmask))

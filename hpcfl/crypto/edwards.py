@@ -8,7 +8,7 @@ is so close to 2**252 that uniform bytes modulo `ORDER` are a scalar that is uni
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 from hpcfl.crypto.keys import cut
@@ -61,14 +61,11 @@ def combine(factors: Iterable[int], points: Iterable[bytes]) -> bytes:
 
     Whether points with the factor 1 are in the group is not checked.
     """
-    total = b""
-    for factor, point in zip(factors, points, strict=True):
-        term = point if factor == 1 else multiply(factor, point)
-        try:
-            total = library().crypto_core_ed25519_add(total, term) if total else term
-        except RuntimeError:
-            raise ValueError("a point is not on the curve") from None
-    return total
+    terms = map(lambda k, point: point if k == 1 else multiply(k, point), factors, points)
+    try:
+        return reduce(library().crypto_core_ed25519_add, terms)
+    except RuntimeError:
+        raise ValueError("a point is not on the curve") from None
 
 
 def is_point(point: bytes) -> bool:

@@ -157,13 +157,6 @@ class OnlySummed(InCohorts):
 
 
 @dataclass(frozen=True)
-class Spanning(InCohorts):
-    """Random links connect all honest survivors, as masks between all pairs would."""
-
-    words = "between a device and random others, which connect all"
-
-
-@dataclass(frozen=True)
 class UnderOneKey(OnlySummed):
     """Only the sum becomes known without collusion; one colluding device opens every value."""
 

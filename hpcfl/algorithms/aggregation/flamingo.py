@@ -1,24 +1,22 @@
 """One message per device and round, and decryptors with a shared key (Ma et al., IEEE S&P 2023).
 
 Once, before the first round, all pairs of devices agree on secrets, and L of the devices, the
-*decryptors*, make an ElGamal key (joint Feldman). Any t of them decrypt, t - 1 learn nothing. In a
+*decryptors*, make an ElGamal key (joint Feldman); any t of them decrypt, t - 1 learn nothing. In a
 round public randomness links pairs of devices, so many that all honest survivors are connected. A
 device masks its vector with every neighbour, and with a mask of its own. It encrypts the seeds of
-the first for the decryptors, and deals them shares of the seed of its own. In the end decryptors
-tell one of both: if the device is in the sum, its own seed; if not, its neighbours' seeds with it.
+the first for the decryptors, and deals them shares of the seed of its own. Of each device they then
+tell one: its own seed if its vector is in the sum, and otherwise its neighbours' seeds with it.
 
-It is Flamingo against curious parties, on edwards25519. The authors' code cuts seeds of pairs to 16
-bits, checks no signatures and drops the tags of AES-GCM, which this one does not. Here each maker
-of the key proves that it knows its part (as in FROST, SAC 2020), so none can subtract the others'.
+This is Flamingo against curious parties, on edwards25519. The authors' code cuts seeds of pairs to
+16 bits, checks no signatures and drops the tags of AES-GCM; this one does neither. Each maker of
+the key proves that it knows its part (as in FROST, SAC 2020), so none can subtract the others'.
 
-A wrong seed is noticed: a device's own seed has a tag, and the scalar w that encrypts a pair's seed
-follows from it (Fujisaki and Okamoto, CRYPTO 1999). All decryptors that are there answer, once. The
-first t multiply their points by Lagrange factors, so that the server only adds t points per pair.
-If one of these vanishes or answers falsely, the server converts the answers of others by t
-multiplications per pair; asking again would be slower, and a second answer is never given.
-
-Not promised: a device that helps a server can send another's encrypted seed of an earlier round as
-its own, vanish its neighbour, and have it decrypted; that takes proofs of 64 bytes a neighbour.
+A wrong seed ends the round: a device's own seed has a tag, and the scalar w that encrypts a pair's
+seed follows from it (Fujisaki and Okamoto, CRYPTO 1999). All decryptors that are there answer once.
+The first t multiply their points by Lagrange factors, so the server only adds t points per pair. If
+one of these vanishes or answers falsely, the server itself multiplies the answers of t others. Not
+promised: a device that helps the server can send another's w B of an earlier round as its own, and
+have it decrypted if its neighbour vanishes. Proofs against that would take 64 bytes a neighbour.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant; n devices; a "pair" links a survivor with a missing device):
@@ -56,26 +54,12 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import sealed
+from hpcfl.algorithms.aggregation import messages, promises, sealed
 from hpcfl.algorithms.aggregation.base import DIRECTORY, MODEL, Enrolment
 from hpcfl.algorithms.aggregation.committee import choose_code
 from hpcfl.algorithms.aggregation.enrolment import PHASE, STEPS, Directory, Enrolled
-from hpcfl.algorithms.aggregation.messages import (
-    Flags,
-    bits,
-    check_public_keys,
-    from_server,
-    parse_vector,
-    read_bits,
-    split_bits,
-)
-from hpcfl.algorithms.aggregation.promises import (
-    Certain,
-    Outcome,
-    Promise,
-    objection,
-    unless_more_collude,
-)
+from hpcfl.algorithms.aggregation.messages import bits, from_server, parse_vector, split_bits
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.quantised import (
     DeviceState,
     QuantisedDevice,
@@ -191,10 +175,9 @@ def pair_contexts(head: str, id: int, peers: Iterable[int], use: str) -> list[by
     return [f"{head} pair {min(id, peer)} {max(id, peer)} {use}".encode() for peer in peers]
 
 
-def scalars_of(seeds: Sequence[bytes], contexts: Sequence[bytes]) -> list[int]:
-    """Return the scalars w that encrypt seeds."""
-    contexts = [context + b" scalar" for context in contexts]
-    return edwards.scalars(b"".join(keys.derive_each(seeds, contexts, edwards.BYTES)))
+def scalar_of(seed: bytes, context: bytes) -> int:
+    """Return the scalar w that encrypts a seed of 16 bytes."""
+    return edwards.scalars(hashlib.sha256(context + b" scalar" + seed).digest())[0]
 
 
 def encrypted(
@@ -212,20 +195,20 @@ def xor(one: bytes, other: bytes) -> bytes:
 
 
 def tagged(seed: bytes, context: bytes) -> bytes:
-    """Return a seed and its tag as a scalar: below 2**248, 32 bytes."""
-    return seed + keys.derive(seed, context, CHECK_BYTES) + bytes(1)
+    """Return a seed of 16 bytes and its tag as a scalar: below 2**248, 32 bytes."""
+    return seed + hashlib.sha256(context + b" tag" + seed).digest()[:CHECK_BYTES] + bytes(1)
 
 
 class Known:
     """What every party knows from the enrolment."""
 
     digest = public = b""  # of all public keys; the key to encrypt under
-    makers: Sequence[int] = ()  # their places, from 1 on, are the points of their shares
+    makers: Sequence[int] = ()  # of the key, increasing
     decryptors: Sequence[int] = ()  # the makers whose parts are in the key
 
     def __init__(self, setting: tuple[int, int]) -> None:
         self.count, self.threshold = self.setting = setting  # L, t
-        self.there: Flags = np.zeros(0, np.bool_)  # who has enrolled, shape (n,)
+        self.there: messages.Flags = np.zeros(0, np.bool_)  # who has enrolled, shape (n,)
 
     def learn(self, listed: Payload) -> None:
         """Draw the makers by the keys of all devices, so nobody chooses who they are."""
@@ -238,20 +221,16 @@ class Known:
         """Size of what a maker sends."""
         return POINT * self.threshold + PROOF + SHARE * self.count
 
-    def factors(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the Lagrange factors of the first t of some decryptors, by id."""
-        first = ids[: self.threshold]
-        places = tuple(self.makers.index(id) + 1 for id in first)
-        return dict(zip(first, edwards.weights(places), strict=True))
+    def places(self, ids: Iterable[int]) -> tuple[int, ...]:
+        """Return the places of makers, from 1 on: the points of their shares."""
+        return tuple(self.makers.index(id) + 1 for id in ids)
 
 
 class Member(Enrolled, Known):
     """An enrolled device: its secrets, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
-    kept = (
-        *(*Enrolled.kept, "digest", "public", "makers", "decryptors", "there", "_parts", "_share"),
-    )
+    kept = (*Enrolled.kept, "digest", "public", "makers", "decryptors", "there", "_parts", "_share")
 
     def __init__(
         self, id: int, devices: int, setting: tuple[int, int], secrets: keys.SecretSource
@@ -273,10 +252,12 @@ class Member(Enrolled, Known):
         listed = {id: key for id, key in sent if any(key)}
         if listed.get(self.id) != self._pair.public:
             raise from_server(PHASE, "this device's own key is not as it sent it")
-        check_public_keys(b"".join(listed.values()), [*listed])
+        messages.check_public_keys(b"".join(listed.values()), [*listed])
         contexts = dict(zip(listed, pair_contexts(HEAD, self.id, listed, "secret"), strict=True))
         agreed = keys.agreed(self._pair.private, listed, contexts.__getitem__, keys.KEY_BYTES)
-        self._keep([agreed.get(id, bytes(keys.KEY_BYTES)) for id in range(self.devices)])
+        # A secret that nobody has stands for that with a missing device.
+        found = (agreed.get(id) or self._random(keys.KEY_BYTES) for id in range(self.devices))
+        self._keep([*found])
         self.learn(payload)
 
     def keys_with(self, head: str, ids: Sequence[int], use: str) -> list[bytes]:
@@ -329,7 +310,7 @@ class Member(Enrolled, Known):
         """Return whether a share fits the points (Feldman), and the proof the first of them."""
         *points, first, second = points
         challenge, response = edwards.scalars(first + second)
-        place = self.makers.index(self.id) + 1
+        (place,) = self.places([self.id])
         try:
             if share == ABSENT or not all(map(edwards.is_point, points)):
                 return False
@@ -356,7 +337,7 @@ class Member(Enrolled, Known):
         # Of t parts an honest device has made one, which the others do not know.
         right = len(places) == len(decryptors) >= self.threshold and edwards.is_point(public)
         if right and self.id in decryptors:
-            right = all(parts) and public == added([part[:POINT] for part in parts])
+            right = bool(parts) and all(parts) and public == added([part[:POINT] for part in parts])
             shares = edwards.scalars(b"".join(part[POINT:] for part in parts))
             self._share = edwards.packed(sum(shares))
         if self.public or not right:
@@ -423,7 +404,7 @@ class KeyMaking(Directory, Known):
     def receive_held(self, sender: int, payload: Payload) -> None:
         """Record whose shares a maker has."""
         name = self._maker(sender, self._held)
-        self._held[sender] = read_bits(payload, self.count, MAKING, name)
+        self._held[sender] = messages.read_bits(payload, self.count, MAKING, name)
 
     def finish_held(self) -> None:
         """Leave out every maker that has told nothing, or whose shares another one rejects."""
@@ -486,7 +467,7 @@ class FlamingoDevice(QuantisedDevice):
         peers = self._protocol.near(member, self._round)(self.id)
         contexts = pair_contexts(head, self.id, peers, "seed")
         seeds = member.keys_with(head, peers, "seed")
-        sent = encrypted(member.public, seeds, contexts, scalars_of(seeds, contexts))
+        sent = encrypted(member.public, seeds, contexts, [*map(scalar_of, seeds, contexts)])
         own = self._secrets(SEED_BYTES)
         drawn = tagged(own, f"{head} seed of {self.id}".encode())
         drawn += self._secrets(edwards.BYTES * (member.threshold - 1))
@@ -509,15 +490,17 @@ class FlamingoDevice(QuantisedDevice):
             raise self.refusal("to unmask a sum without its own vector")
         self._once("unmask")
         there = [id for id in member.decryptors if id in survivors]
-        broken = objection(protocol.promises(), Outcome(devices, len(survivors)))
+        broken = promises.objection(protocol.promises(), Outcome(devices, len(survivors)))
         if broken is None and len(there) < member.threshold:
             broken = f"there are {len(there)} decryptors, and {member.threshold} are needed"
         if broken is None and not connected(near, survivors):
             broken = "masks do not connect all devices in the sum"
         if broken is not None:
             raise self.refusal(f"to unmask: {broken}")
-        factor = member.factors(there).get(self.id, 1)
-        points = member.decrypt(factor, keys.cut(rest[:cut].tobytes(), POINT))
+        first = member.places(there[: member.threshold])
+        factors = dict(zip(first, edwards.weights(first), strict=True))
+        (own,) = member.places([self.id])
+        points = member.decrypt(factors.get(own, 1), keys.cut(rest[:cut].tobytes(), POINT))
         shares = member.opened(protocol.context(self._round), survivors, rest[cut:])
         self.state.answer = points + b"".join(shares)
 
@@ -546,9 +529,9 @@ class FlamingoServerState:
     seeds: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
     pairs: list[tuple[int, int]] = field(default_factory=list)
-    # By decryptor: a point of each pair, then a scalar of each survivor.
+    # By place of a decryptor: a point of each pair, then a scalar of each survivor.
     answers: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
-    left_out: int = -1  # a decryptor whose answers do not fit
+    left_out: int = 0  # the place of a decryptor whose answers do not fit
 
 
 class FlamingoServer(SumServer):
@@ -586,6 +569,10 @@ class FlamingoServer(SumServer):
         self._require(count, what, known.threshold, "decryptors", len(known.decryptors))
 
     @cached_property
+    def _multiplied(self) -> tuple[int, ...]:
+        return self._known.places(self.committee[: self._known.threshold])
+
+    @cached_property
     def _asked(self) -> bytes:
         points = b"".join(self.state.seeds[id][peer][:POINT] for id, peer in self.state.pairs)
         return self._bits(self.survivors).tobytes() + points
@@ -599,75 +586,64 @@ class FlamingoServer(SumServer):
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep a decryptor's answers."""
-        name = self._first("unmask", sender, self.state.answers)
         if sender not in self.committee:
-            raise MessageError("unmask", name, "it is no decryptor")
+            raise MessageError("unmask", f"device {sender}", "it is no decryptor")
+        (place,) = self._known.places([sender])
+        name = self._first("unmask", sender, [sender] if place in self.state.answers else [])
         size = POINT * (len(self.state.pairs) + len(self.survivors))
         sent = parse_vector(payload, "u1", size, "unmask", name).tobytes()
-        self.state.answers[sender] = keys.cut(sent, POINT)
+        self.state.answers[place] = keys.cut(sent, POINT)
 
     def finish_unmask(self) -> None:
         """Find all seeds, and remove their masks from the sum."""
         self._enough_decryptors(len(self.state.answers), "answered")
-        pairs, masks, signs = self.state.pairs, [], []
-        for place, (id, peer) in enumerate([*pairs, *((id, id) for id in self.survivors)]):
-            answers = {k: self.state.answers[k][place] for k in sorted(self.state.answers)}
-            find = self._own_seed if id == peer else self._seed_of_pair
-            masks.append(self._fitting(partial(find, id, peer, answers), answers, id))
-            signs.append(-1 if id == peer else -pair_sign(id, peer))
+        own = [(id, id) for id in self.survivors]
+        seeds = [self._seed(*one) for one in enumerate([*self.state.pairs, *own])]
+        signs = [*(-pair_sign(*pair) for pair in self.state.pairs), *[-1] * len(own)]
         self.unmasked = self._uploads.take()
         threads = self._parameters.threads
-        self._protocol.summed_in.mask(self.unmasked, masks, signs, threads)
+        self._protocol.summed_in.mask(self.unmasked, seeds, signs, threads)
 
-    def _seed_of_pair(
-        self, id: int, peer: int, answers: Mapping[int, bytes], among: Sequence[int]
-    ) -> bytes | None:
-        """Return the seed that some decryptors' points give, unless it encrypts otherwise."""
-        (context,) = pair_contexts(self._head, id, [peer], "seed")
-        multiplied, factors = self._known.factors(self.committee), self._known.factors(among)
-        # Those that all others know to be there have multiplied already.
-        converted = [
-            1
-            if factors[k] == multiplied.get(k)
-            else factors[k] * pow(multiplied.get(k, 1), -1, edwards.ORDER)
-            for k in among
-        ]
-        sent = self.state.seeds[id][peer]
-        try:
-            common = edwards.combine(converted, [answers[k] for k in among])
-        except ValueError:
-            return None
-        seed = xor(sent[POINT:], keys.derive(common, context))
-        return seed if edwards.base(*scalars_of([seed], [context])) == sent[:POINT] else None
-
-    def _own_seed(
-        self, id: int, peer: int, answers: Mapping[int, bytes], among: Sequence[int]
-    ) -> bytes | None:
-        """Return the seed that some decryptors' shares give, unless its tag is another."""
-        shares = edwards.scalars(b"".join(answers[k] for k in among))
-        factors = self._known.factors(among)
-        found = edwards.packed(sum(factors[k] * x for k, x in zip(among, shares, strict=True)))
-        seed = found[:SEED_BYTES]
-        return seed if found == tagged(seed, f"{self._head} seed of {id}".encode()) else None
-
-    def _fitting(
-        self,
-        combined: Callable[[Sequence[int]], bytes | None],
-        answers: Mapping[int, bytes],
-        owner: int,
-    ) -> bytes:
-        """Return what t answers give, without those of one decryptor that may answer falsely."""
-        answered = [id for id, answer in answers.items() if answer != ABSENT]
-        for left_out in dict.fromkeys([self.state.left_out, *answered]):
-            among = [id for id in answered if id != left_out][: self._known.threshold]
-            found = combined(among) if len(among) == self._known.threshold else None
-            if found is not None:
+    def _seed(self, number: int, pair: tuple[int, int]) -> bytes:
+        """Return a seed from t answers, without those of one decryptor that may answer falsely."""
+        answers, threshold = self.state.answers, self._known.threshold
+        opened = [place for place in sorted(answers) if answers[place][number] != ABSENT]
+        for left_out in dict.fromkeys([self.state.left_out, *opened]):
+            among = tuple([place for place in opened if place != left_out][:threshold])
+            parts = [answers[place][number] for place in among]
+            found = self._combined(pair, among, parts) if len(among) == threshold else b""
+            if found:
                 self.state.left_out = left_out
                 return found
         raise BelowThresholdError(
-            f"round {self.round_index} cannot end: the answers of {len(answered)} decryptors give "
-            f"no seed of device {owner}: it sent wrong ones, or several decryptors did"
+            f"round {self.round_index} cannot end: the answers of {len(opened)} decryptors give "
+            f"no seed of device {pair[0]}: it sent wrong ones, or several decryptors did"
         )
+
+    def _combined(self, pair: tuple[int, int], among: tuple[int, ...], parts: list[bytes]) -> bytes:
+        """Return the seed of a pair, or a device's own; nothing if the parts do not fit."""
+        id, peer = pair
+        if id == peer:
+            shares = zip(edwards.weights(among), edwards.scalars(b"".join(parts)), strict=True)
+            whole = edwards.packed(sum(weight * share for weight, share in shares))
+            seed = whole[:SEED_BYTES]
+            return seed if whole == tagged(seed, f"{self._head} seed of {id}".encode()) else b""
+        (context,) = pair_contexts(self._head, id, [peer], "seed")
+        sent = self.state.seeds[id][peer]
+        try:
+            common = edwards.combine(conversions(among, self._multiplied), parts)
+        except ValueError:
+            return b""
+        seed = xor(sent[POINT:], keys.derive(common, context))
+        return seed if edwards.base(scalar_of(seed, context)) == sent[:POINT] else b""
+
+
+@lru_cache(maxsize=256)
+def conversions(places: tuple[int, ...], first: tuple[int, ...]) -> list[int]:
+    """Return the factors of some decryptors' points; the `first` have multiplied by theirs."""
+    before = dict(zip(first, edwards.weights(first), strict=True))
+    wanted = zip(places, edwards.weights(places), strict=True)
+    return [w * pow(before.get(place, 1), -1, edwards.ORDER) % edwards.ORDER for place, w in wanted]
 
 
 Device, Server = FlamingoDevice, FlamingoServer
@@ -748,12 +724,10 @@ class Flamingo(QuantisedProtocol):
         threshold = self.parameters.threshold
         return {"committee": members, "members_needed": needed, "threshold": threshold}
 
-    @cached_property
+    @property
     def needed_in_sum(self) -> int:
-        enough = range(self.parameters.threshold, self.parameters.devices)
-        broken = self._connected.broken
-        holds = (count for count in enough if not broken(Outcome(self.parameters.devices, count)))
-        return next(holds, self.parameters.devices)
+        least = 0 if self.chance == SURE else self.parameters.devices - self.threat.dropped
+        return max(least, self.parameters.threshold)
 
     @property
     def _connected(self) -> Connected:
@@ -762,14 +736,14 @@ class Flamingo(QuantisedProtocol):
     def promises(self) -> list[Promise]:
         (members, needed), threshold = self.setting, self.parameters.threshold
         exceeded = self.threat.more_colluding(members, needed - 1)
+        more = promises.unless_more_collude(exceeded)
         hidden = (
             f"the server learns the sum of at least {threshold} devices' vectors, or, with "
             f"colluding devices, the sum of the others, as long as at most {needed - 1} of "
-            f"{members} decryptors collude{unless_more_collude(exceeded)}. Secrets serve all "
-            "rounds: whoever learns those of a device, or of enough decryptors, even later, learns "
-            "vectors of all rounds"
+            f"{members} decryptors collude{more}. Secrets serve all rounds: whoever learns those "
+            "of a device, or of enough decryptors, even later, learns vectors of all rounds"
         )
-        return [Certain(hidden, threshold, exceeded), self._connected, *super().promises()]
+        return [promises.Certain(hidden, threshold, exceeded), self._connected, *super().promises()]
 
     @property
     def members_in_round(self) -> int:

@@ -234,21 +234,16 @@ def _of_assisted(protocol: Assisted) -> dict[str, Terms]:
 def _of_flamingo(protocol: Flamingo) -> dict[str, Terms]:
     group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
     (members, needed), pairs = protocol.setting, protocol.broken_links(crowd.dropped)
-    device = (
-        {"peers": protocol.degree, "shares": members, "products": members * needed}
-        | {"pairs of devices": crowd.devices}
-        | far("values", dim)
-        | masked(group, (protocol.degree + 1) * dim)
-        | packed(group, dim)
-    )
-    server = (
-        {"devices": crowd.devices, "pairs": pairs, "points": pairs * needed}
-        | summed(group, crowd.survivors, dim)
-        | masked(group, (crowd.survivors + pairs) * dim, "unmasked values")
-        | far("values", dim)
-    )
-    member = device | {"points": pairs, "shares": members + crowd.survivors}
-    return {"device": device, "member": member, "server": server}
+    masks = masked(group, (protocol.degree + 1) * dim) | far("values", dim) | packed(group, dim)
+    dealt = {"products": members * needed, "shares": members, "devices": crowd.devices}
+    device = {"peers": protocol.degree} | dealt | masks
+    removed = masked(group, (crowd.survivors + pairs) * dim, "unmasked values")
+    server = {"devices": crowd.devices, "pairs": pairs, "points": pairs * needed}
+    return {
+        "device": device,
+        "member": device | {"points": pairs, "shares": members + crowd.survivors},
+        "server": server | summed(group, crowd.survivors, dim) | removed | far("values", dim),
+    }
 
 
 @terms.register

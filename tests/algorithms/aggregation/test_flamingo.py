@@ -3,6 +3,8 @@
 import builtins
 import hashlib
 import sys
+from copy import deepcopy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,11 +27,17 @@ IDENTITY = (1).to_bytes(32, "little")
 TWISTED = bytes.fromhex("07" + 31 * "00")  # no point at all
 
 
-def together(devices=40, dim=20, **options):
+@cache
+def parties_of(devices, gamma, dropout):
+    protocol = make("flamingo", devices, gamma=gamma, dropout=dropout)
+    return enrolled(protocol, devices)
+
+
+def together(devices=40, dim=20, gamma=0.1, dropout=0.1, **options):
     """Return a protocol whose devices have enrolled."""
-    options = {"gamma": 0.1, "dropout": 0.1} | options
-    protocol = make("flamingo", devices, dim, **options)
-    protocol.join(enrolled(protocol, devices), range(devices), devices)
+    protocol = make("flamingo", devices, dim, gamma=gamma, dropout=dropout, **options)
+    there = deepcopy(parties_of(devices, gamma, dropout))
+    protocol.join(there, range(devices), devices)
     return protocol
 
 
