@@ -142,34 +142,6 @@ def choose_chance(threat: Threat, failure: float) -> int:
     return SURE if (SURE - high) * (threat.devices - 1) < SURE else high
 
 
-@dataclass(frozen=True)
-class Connected(Promise):
-    """Links between honest survivors connect all of them."""
-
-    threat: Threat
-    chance: int  # of a link
-    worst: float = 0.0
-
-    @property
-    def claim(self) -> str:
-        return (
-            f"a device masks with {self.chance / SURE * (self.threat.devices - 1):.3g} others on "
-            f"average, at random. If {self.threat} collude and up to {self.threat.dropped} others "
-            f"drop out, the honest survivors are all linked, except with {log2(self.worst)}"
-        )
-
-    def failure(self, outcome: Outcome) -> float:
-        return split(max(0, outcome.survivors - self.threat.colluding), self.chance)
-
-    def broken(self, outcome: Outcome) -> str | None:
-        if (chance := self.failure(outcome)) <= self.worst:
-            return None
-        return (
-            f"the honest ones of {outcome.survivors} devices are not all linked with a probability "
-            f"of up to {log2(chance)}, and {log2(self.worst)} was promised"
-        )
-
-
 def pair_contexts(head: str, id: int, peers: Iterable[int], use: str) -> list[bytes]:
     """Return the contexts of keys of a device with each peer, the same for both."""
     return [f"{head} pair {min(id, peer)} {max(id, peer)} {use}".encode() for peer in peers]
@@ -337,7 +309,11 @@ class Member(Enrolled, Known):
         # Of t parts an honest device has made one, which the others do not know.
         right = len(places) == len(decryptors) >= self.threshold and edwards.is_point(public)
         if right and self.id in decryptors:
-            right = bool(parts) and all(parts) and public == added([part[:POINT] for part in parts])
+            right = (
+                bool(parts)
+                and all(parts)
+                and public == edwards.combine([1] * len(parts), [part[:POINT] for part in parts])
+            )
             shares = edwards.scalars(b"".join(part[POINT:] for part in parts))
             self._share = edwards.packed(sum(shares))
         if self.public or not right:
@@ -358,11 +334,6 @@ class Member(Enrolled, Known):
             except ValueError:
                 found.append(bytes(POINT))
         return b"".join(found)
-
-
-def added(points: Sequence[bytes]) -> bytes:
-    """Return the sum of points."""
-    return edwards.combine([1] * len(points), points)
 
 
 class KeyMaking(Directory, Known):
@@ -416,7 +387,8 @@ class KeyMaking(Directory, Known):
                 f"the enrolment cannot end: {len(self.decryptors)} of {self.count} devices have "
                 f"right shares of each other's parts of the key, {self.threshold} are needed"
             )
-        self.public = added([self._dealt[id][:POINT] for id in self.decryptors])
+        firsts = [self._dealt[id][:POINT] for id in self.decryptors]
+        self.public = edwards.combine([1] * len(firsts), firsts)
 
     def send_public_key(self) -> Payload:
         """Return the decryptors and their public key."""
@@ -726,12 +698,9 @@ class Flamingo(QuantisedProtocol):
 
     @property
     def needed_in_sum(self) -> int:
+        # With fewer, the honest ones may not all be linked.
         least = 0 if self.chance == SURE else self.parameters.devices - self.threat.dropped
         return max(least, self.parameters.threshold)
-
-    @property
-    def _connected(self) -> Connected:
-        return Connected(self.threat, self.chance, 2.0**-self.parameters.security_bits)
 
     def promises(self) -> list[Promise]:
         (members, needed), threshold = self.setting, self.parameters.threshold
@@ -743,7 +712,17 @@ class Flamingo(QuantisedProtocol):
             f"{members} decryptors collude{more}. Secrets serve all rounds: whoever learns those "
             "of a device, or of enough decryptors, even later, learns vectors of all rounds"
         )
-        return [promises.Certain(hidden, threshold, exceeded), self._connected, *super().promises()]
+        split = 0.0 if self.chance == SURE else 2.0**-self.parameters.security_bits
+        linked = (
+            f"a device masks with {self.degree:.3g} others on average, at random. If {self.threat} "
+            f"collude and {self.needed_in_sum} devices are in the sum, the honest ones of them are "
+            f"all linked, except with probability {log2(split)}"
+        )
+        return [
+            promises.Certain(hidden, threshold, exceeded),
+            promises.Certain(linked, self.needed_in_sum, split),
+            *super().promises(),
+        ]
 
     @property
     def members_in_round(self) -> int:

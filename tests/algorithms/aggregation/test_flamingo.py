@@ -15,7 +15,7 @@ pytest.importorskip("nacl")
 from hpcfl.algorithms.aggregation import find, flamingo
 from hpcfl.algorithms.aggregation.base import DIRECTORY
 from hpcfl.algorithms.aggregation.flamingo import MAKING, POINT, SHARE, SURE
-from hpcfl.algorithms.aggregation.promises import Outcome
+from hpcfl.algorithms.aggregation.promises import Outcome, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import edwards, keys
@@ -87,9 +87,15 @@ def test_the_numbers_are_the_least_that_keep_the_promises(devices, setting, chan
     assert protocol.chance / SURE == pytest.approx(chance, rel=0.01)
     planned = devices - protocol.threat.dropped
     assert planned == protocol.needed_in_sum
-    _, linked, *_ = protocol.promises()
-    assert linked.broken(Outcome(devices, planned)) is None
-    assert "are not all linked" in linked.broken(Outcome(devices, planned - 1))
+    honest = planned - protocol.threat.colluding
+    assert (
+        flamingo.split(honest, protocol.chance)
+        <= 2**-40
+        < flamingo.split(honest, protocol.chance - 1)
+    )
+    assert flamingo.split(honest - 1, protocol.chance) > 2**-40
+    assert objection(protocol.promises(), Outcome(devices, planned)) is None
+    assert "is not one of" in objection(protocol.promises(), Outcome(devices, planned - 1))
 
 
 def test_links_are_mutual_and_as_many_as_the_probability_says():
@@ -460,10 +466,10 @@ def test_a_decryptor_refuses_what_would_reveal_more():
     # The request of the server is the one that the test makes.
     assert request(played, device, range(40)).tobytes() == right.tobytes()
     cases = [
-        ([*decryptors, *others[:23]], "are not all linked"),
+        ([*decryptors, *others[:23]], "is not one of 35"),
         ([*decryptors, *others[:5]], "is not one of 21"),
         ([id for id in range(40) if id != device.id], "without its own vector"),
-        ([*others, *decryptors[:4]], "are not all linked"),
+        ([*others, *decryptors[:4]], "is not one of 35"),
     ]
     for survivors, sentence in cases:
         played, device, _ = asked(
@@ -479,7 +485,7 @@ def test_a_decryptor_refuses_too_few_decryptors_and_a_graph_that_is_not_connecte
     protocol = together()
     decryptors = protocol.enrolled[0].decryptors
     missing = decryptors[4:]
-    monkeypatch.setattr(flamingo.Connected, "broken", lambda self, outcome: None)
+    monkeypatch.setattr(flamingo.promises, "objection", lambda promises, outcome: None)
     played, device, _ = asked(protocol)
     survivors = [id for id in range(40) if id not in missing]
     with pytest.raises(RefusedError, match="there are 4 decryptors, and 5 are needed"):
