@@ -202,7 +202,11 @@ class Member(Enrolled, Known):
     """An enrolled device: its secrets, and the last round that it masked a vector for."""
 
     entered = "masked a vector for"
-    kept = (*Enrolled.kept, "digest", "public", "makers", "decryptors", "there", "_parts", "_share")
+    kept = (
+        *(*Enrolled.kept, "digest", "public", "makers", "decryptors", "there"),
+        *("_parts", "_share", "_has_dealt"),
+    )
+    _has_dealt = False
 
     def __init__(
         self, id: int, devices: int, setting: tuple[int, int], secrets: keys.SecretSource
@@ -253,7 +257,10 @@ class Member(Enrolled, Known):
         return keys.cut(contents.tobytes(), edwards.BYTES)
 
     def send_dealing(self) -> Payload:
-        """Return commitments to a random polynomial, a proof, and its sealed values."""
+        """Return commitments to a random polynomial, a proof, and its sealed values; once."""
+        if self._has_dealt:  # the seals of a second dealing would have the same nonces
+            raise RefusedError(f"{self.name} refuses to deal parts of a key twice")
+        self._has_dealt = True
         drawn = edwards.scalars(self._random(edwards.BYTES * (self.threshold + 1)))
         points = b"".join(map(edwards.base, drawn[1:]))
         challenge = self._challenge(self.id, points, edwards.base(drawn[0]))
@@ -649,7 +656,11 @@ class Flamingo(QuantisedProtocol):
         edwards.library()
         self._refuse_part_of(parameters.population or parameters.devices)
         self.setting = choose_setting(parameters)
-        self.chance = choose_chance(self.threat, 2.0**-parameters.security_bits)
+        members, needed = self.setting
+        self.exceeded = self.threat.more_colluding(members, needed - 1)
+        # All promises together fail with the accepted probability.
+        self.accepted = 2.0**-parameters.security_bits - self.exceeded
+        self.chance = choose_chance(self.threat, self.accepted)
         # An enrolment for these parameters; of that of the class only the steps are of use.
         own = partial(type(self).enrolment, plan=parameters)
         self.enrolment = own  # type: ignore[method-assign]
@@ -704,22 +715,21 @@ class Flamingo(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         (members, needed), threshold = self.setting, self.parameters.threshold
-        exceeded = self.threat.more_colluding(members, needed - 1)
-        more = promises.unless_more_collude(exceeded)
+        more = promises.unless_more_collude(self.exceeded)
         hidden = (
             f"the server learns the sum of at least {threshold} devices' vectors, or, with "
             f"colluding devices, the sum of the others, as long as at most {needed - 1} of "
             f"{members} decryptors collude{more}. Secrets serve all rounds: whoever learns those "
             "of a device, or of enough decryptors, even later, learns vectors of all rounds"
         )
-        split = 0.0 if self.chance == SURE else 2.0**-self.parameters.security_bits
+        split = 0.0 if self.chance == SURE else self.accepted
         linked = (
             f"a device masks with {self.degree:.3g} others on average, at random. If {self.threat} "
             f"collude and {self.needed_in_sum} devices are in the sum, the honest ones of them are "
             f"all linked, except with probability {log2(split)}"
         )
         return [
-            promises.Certain(hidden, threshold, exceeded),
+            promises.Certain(hidden, threshold, self.exceeded),
             promises.Certain(linked, self.needed_in_sum, split),
             *super().promises(),
         ]
