@@ -273,12 +273,16 @@ class Played:
 
 
 def enrolled(name, devices, seed=5, security="active", helpers=None):
-    """Return devices that enrolled together over a transport, followed by the helpers."""
-    kind = find(name, security)
+    """Return devices that enrolled together over a transport, followed by the helpers.
+
+    `name` may be a protocol, whose parameters matter then; the server's side comes with it.
+    """
+    kind = find(name, security) if isinstance(name, str) else name
     loopback = Loopback(devices, kind.helpers_of(helpers))
     found = enrol(kind, loopback, first_round=0, insecure_seed=seed)
     assert found is not None
-    return dict(found.devices)
+    whole = not isinstance(name, str)
+    return {id: party for id, party in found.devices.items() if whole or id >= 0}
 
 
 def make(name, devices, dim=20, *, security="passive", identities=None, members=None, **options):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
+from hpcfl.algorithms.aggregation.base import DIRECTORY, Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
@@ -145,7 +145,7 @@ class _Waiting(Loopback):
         return message
 
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
-        for id in self._asked(Role.DEVICE):
+        for id in self._asked(self._steps[self.step].role):
             self._waiting[id].append((self.step, produce(id).tobytes()))
         return iter(())
 
@@ -224,6 +224,7 @@ class Session:
         self.name, self.dim, self.about = protocol, dim, about or {}
         self._options = make(ProtocolOptions, without_dropouts(protocol, options))
         self._population = 0
+        self._directory: Any = None
         kind = find(protocol)
         # The rounds of exchanges have no MPI that could sum uploads.
         refuse(options, unused(ProtocolOptions, kind.options) | {"upload"}, protocol)
@@ -254,7 +255,8 @@ class Session:
         enrolment = offer.enrolment
         if enrolment is None or not enrolment.steps:
             return None
-        return ServerRound(offer, enrolment.steps, enrolment.server(), enrolment.largest_message)
+        self._directory = enrolment.server()
+        return ServerRound(offer, enrolment.steps, self._directory, enrolment.largest_message)
 
     def round(
         self, index: int, members: Sequence[int], source: SecretSource = system_secrets
@@ -267,7 +269,7 @@ class Session:
         offer = self._offer(index, len(members), members)
         protocol = offer.protocol
         if self.enrols:
-            protocol.join({}, members, self._population)
+            protocol.join({DIRECTORY: self._directory}, members, self._population)
         server = protocol.server(index, np.empty(0, np.float32), source)
         return ServerRound(offer, protocol.steps, server, protocol.largest_message)
 

@@ -195,7 +195,7 @@ class Round:
         self._transport.raise_everywhere(self._server_error)
         self._at(DURING, step)
         left_out = []
-        for id, message in self._transport.scatter(list(self._live), produce):
+        for id, message in self._transport.scatter([*self._playing(step.role)], produce):
             if not message.size:
                 left_out.append(id)
                 continue

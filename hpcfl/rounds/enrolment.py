@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
+from hpcfl.algorithms.aggregation.base import DIRECTORY, AggregationProtocol, Enrolment
 from hpcfl.algorithms.aggregation.enrolment import transport_keys
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
@@ -26,7 +26,8 @@ NO_ROUND = 2**32 - 1
 class Enrolled:
     """The result of an enrolment."""
 
-    # This rank's devices and helpers, with their secrets; helpers have the ids from n on.
+    # This rank's devices and helpers, with their secrets; helpers have the ids from n on. The
+    # server's side, on its rank, has the id `DIRECTORY`.
     devices: Mapping[int, Any] = field(repr=False)
     population: int  # number n of devices of all ranks
     record: RoundRecord  # at the server the costs of all ranks, elsewhere those of this rank
@@ -41,7 +42,7 @@ class Enrolled:
 
 
 def enrol(
-    protocol: type[AggregationProtocol],
+    protocol: AggregationProtocol | type[AggregationProtocol],
     transport: Transport,
     *,
     first_round: int,
@@ -69,17 +70,19 @@ def enrol(
             for id in transport.local_helpers
         }
     _register(enrolment, transport, devices)
+    server = enrolment.server() if transport.has_server else None
     config = RoundConfig(index=NO_ROUND, dim=0, largest_message=enrolment.largest_message)
     played = Round(
         *(enrolment.steps, transport, ledger, config),
         devices=devices,
         helpers=helpers,
-        server=enrolment.server() if transport.has_server else None,
+        server=server,
         inputs=lambda id: np.empty(0),
     )
     with blamed(f"the enrolment of the protocol {protocol.name!r}"):
         record = timed(transport, played)
-    return Enrolled(devices | helpers, count, record, first_round)
+    directory = {} if server is None else {DIRECTORY: server}
+    return Enrolled(devices | helpers | directory, count, record, first_round)
 
 
 def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:

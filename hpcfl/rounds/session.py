@@ -106,7 +106,7 @@ class Job(ABC):
         reason = REASONS[transport.tell(REASONS.index(reason))]
         if reason:
             return reason
-        seed, protocol = self.options.insecure_seed, type(self.protocol)
+        seed, protocol = self.options.insecure_seed, self.protocol
         enrolled = enrol(
             protocol,
             transport,

@@ -89,12 +89,12 @@ def play(
         id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
         for id in transport.local_helpers
     }
-    if enrolled is not None:
-        # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
-        protocol.join({}, together, enrolled.population)
     server = None
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+    if enrolled is not None:
+        # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
+        protocol.join({}, together, enrolled.population)
     dealt, range_sum = deal_out(protocol, transport, server)
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")

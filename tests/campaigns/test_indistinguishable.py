@@ -32,6 +32,7 @@ import math
 import os
 import secrets
 import zlib
+from importlib.util import find_spec
 from itertools import product
 from types import SimpleNamespace
 
@@ -60,6 +61,7 @@ PROTOCOLS = {
     "lightsecagg": {},
     "opa": {"dropout": 0.1, "gamma": 0.0},
     "pine": {},
+    **({"flamingo": {"dropout": 0.1}} if find_spec("nacl") else {}),
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }
@@ -97,8 +99,8 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets):
     """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
-    if protocol.name in ("assisted", "opa", "pine", "prf"):
-        members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
+    if protocol.name in ("assisted", "flamingo", "opa", "pine", "prf"):
+        members = enrolled(protocol, count, None, "passive", protocol.helpers)
         protocol.join(members, range(count), count)
     steps = [step.name for step in protocol.steps]
     for index in range(rounds):
@@ -125,6 +127,8 @@ def values(protocol, vector, rounds, length, secrets):
             if protocol.name == "pine":  # of every value, the lowest 32 of 40 bits
                 shares = upload[RELAYED : RELAYED + 5 * length].reshape(-1, 5)
                 upload = np.ascontiguousarray(shares[:, :4]).reshape(-1)
+            if protocol.name == "flamingo":  # the vector comes last
+                upload = upload[-protocol.summed_in.wire_bytes(protocol.parameters.dim) :]
             rows.append(upload[: 4 * length].view("<u4"))
     return np.array(rows)
 

@@ -24,7 +24,16 @@ from hpcfl.errors import BelowThresholdError, UsageError
 from hpcfl.exchange.client import Client
 
 # The exchanges of a round.
-EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "pine": 3, "ckks": 2, "lightsecagg": 5, "opa": 3}
+EXCHANGES = {
+    "fedavg": 1,
+    "prf": 1,
+    "assisted": 2,
+    "pine": 3,
+    "ckks": 2,
+    "lightsecagg": 5,
+    "opa": 3,
+    "flamingo": 2,
+}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

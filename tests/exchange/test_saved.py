@@ -393,7 +393,7 @@ class Faulty(Clients):
 def test_rounds_with_faulty_clients_end_right_or_with_a_sentence(seed, tmp_path):
     """Ten rounds for each seed: every sum is right, and no state is used twice."""
     generator = np.random.default_rng(seed)
-    name = ["secagg", "secagg-graph", "assisted", "common"][seed % 4]
+    name = ["secagg", "secagg-graph", "assisted", "common", "flamingo"][seed % 5]
     clients = Faulty(tmp_path, generator)
     ended = 0
     session = session_of(name, dropout=0.3)

@@ -31,6 +31,7 @@ CASES = {
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "assisted": ("assisted", {"helpers": 3}),
     "pine": ("pine", {}),
+    "flamingo": ("flamingo", {"dropout": 0.1}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
 
@@ -164,12 +165,12 @@ class Outcome:
 def play(case, devices, dropouts=None, target=-1, change=None, index=3):
     """Play a round, and its enrolment if it has one, with one message changed."""
     of, wire = protocol(case, devices), OneChanged(target, change)
-    enrolment = type(of).enrolment(devices, of.helpers)
+    enrolment = of.enrolment(devices, of.helpers)
     if enrolment is not None:
         wire.enrolment, wire.steps = True, enrolment.steps
         transport = protocol_rounds.Wire(devices, wire, of.helpers)
         try:
-            enrolled = enrol(type(of), transport, first_round=index, insecure_seed=1)
+            enrolled = enrol(of, transport, first_round=index, insecure_seed=1)
         except HpcflError as error:
             return Outcome(case, wire, None, error)
         of.join(enrolled.devices, range(devices), devices)

@@ -31,6 +31,7 @@ def test_the_transport_tests_pass_under_mpirun(ranks):
         (("secagg",), (), (2, 3, 8)),
         (("secagg", "--security", "active"), (), (3,)),
         (("prf",), (), (3,)),
+        (("flamingo", "--insecure-seed", 1), (), (3, 8)),
         (("assisted",), (), (4, 6)),
         (("assisted", "--helpers", 3), (), (5,)),
         (("pine",), (), (3, 5)),

@@ -95,6 +95,7 @@ CASES = {
     # All are members: a broadcast to some reaches all ranks, and is entered for these alone.
     "committee": {"committee": DEVICES},
     "opa": {"committee": DEVICES},
+    "flamingo": {},
     "prf": {"alpha": 0.3, "dropout": 0.0},
 }
 
@@ -104,7 +105,7 @@ def play(inner, case, gone, dim=DIM):
     options = BenchOptions(protocol=case.split(",")[0], dim=dim, **CASES[case])
     protocol = Experiment.prepare(options, DEVICES).protocol
     among = transport() if inner.name == "mpi" else inner  # of which nothing is counted
-    enrolled = enrol(type(protocol), among, first_round=0, insecure_seed=1)
+    enrolled = enrol(protocol, among, first_round=0, insecure_seed=1)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     recorder = Recorder(inner)

@@ -52,6 +52,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
     "committee": {"protocol": "committee", "dropout": 0.1},
     "opa": {"protocol": "opa", "dropout": 0.1, "bits": "20"},
+    "flamingo": {"protocol": "flamingo", "dropout": 0.1},
     "prf": {"protocol": "prf", "dropout": 0.0},
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
     "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},

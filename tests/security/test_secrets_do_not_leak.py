@@ -56,6 +56,7 @@ PROTOCOLS = (
     "secagg active",
     "sparse active",
     *(["ckks"] if find_spec("tenseal") else []),
+    *(["flamingo"] if find_spec("nacl") else []),
 )
 OPTIONS = {
     "secagg-graph": {"degree": 4},
@@ -81,6 +82,7 @@ QUICK = (
     "pine",
     "prf",
     "ckks",
+    "flamingo",
     "secagg active",
     "dp-fedavg",
 )
@@ -138,7 +140,7 @@ def played(name, transport, dropouts=None, protocol=None, prepare=None, vectors=
         inputs=lambda id: np.full(DIM, 0.5) if vectors is None else vectors[id],
         prepare=prepare,
         dropouts=dropouts or {},
-        enrolled=enrolment.enrol(type(protocol), transport, first_round=0),
+        enrolled=enrolment.enrol(protocol, transport, first_round=0),
     )
 
 

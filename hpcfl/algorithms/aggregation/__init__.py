@@ -46,6 +46,10 @@ PROTOCOLS = registry(
         "assisted": ("assisted:Assisted", "masks whose sums helpers tell (Behnia et al. 2024)"),
         "pine": ("pine:Pine", "vectors proven short to two servers (Rothblum et al. 2024)"),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
+        "flamingo": (
+            "flamingo:Flamingo",
+            "one message per round, decryptors (Ma et al. 2023; extra hpcfl[flamingo])",
+        ),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )

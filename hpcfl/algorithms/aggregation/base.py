@@ -41,6 +41,8 @@ from hpcfl.values import dataclass
 # First element of each spawn key of the run's seed: the purpose of the random numbers.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
 ALL = slice(None)
+# The key of the server's side of the enrolment in `AggregationProtocol.enrolled`.
+DIRECTORY = -1
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,9 @@ class AggregationProtocol(ABC):
         """Let enrolled devices play the rounds.
 
         `enrolled` maps ids to this rank's devices, which enrolled with ids 0 to n - 1, and its
-        helpers, whose ids are n, n + 1, ... `members` are the enrolment ids of the rounds' devices
-        0 to N - 1, in increasing order. n is the `population`.
+        helpers, whose ids are n, n + 1, ..., and at the server `DIRECTORY` to its side of the
+        enrolment. `members` are the enrolment ids of the rounds' devices 0 to N - 1, in increasing
+        order. n is the `population`.
         """
         self.enrolled, self.members, self.population = enrolled, members, population
 

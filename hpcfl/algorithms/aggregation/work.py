@@ -20,6 +20,7 @@ from hpcfl.algorithms.aggregation.cohort import Cohort
 from hpcfl.algorithms.aggregation.committee import Committee
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
+from hpcfl.algorithms.aggregation.flamingo import Flamingo
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.opa import Opa
 from hpcfl.algorithms.aggregation.pine import Pine
@@ -115,7 +116,7 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 
 def notes(protocol: AggregationProtocol) -> list[str]:
     """Return clauses that state what the costs leave out."""
-    if isinstance(protocol, Prf):
+    if isinstance(protocol, Prf | Flamingo):
         return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted | Pine):
         return ["without the enrolment before the first round, one agreement with each helper"]
@@ -238,6 +239,22 @@ def _of_pine(protocol: Pine) -> dict[str, Terms]:
     # One proof takes as long as another, and each of its tests goes through the vector.
     checked = {"proofs": survivors} | far("proven values", survivors * dim, dim)
     return {"device": far("proven values", dim), "server": checked, "helper": checked}
+
+
+@terms.register
+def _of_flamingo(protocol: Flamingo) -> dict[str, Terms]:
+    group, dim, crowd = protocol.summed_in, protocol.upload_dim, Crowd.of(protocol.parameters)
+    (members, needed), pairs = protocol.setting, protocol.broken_links(crowd.dropped)
+    masks = masked(group, (protocol.degree + 1) * dim) | far("values", dim) | packed(group, dim)
+    dealt = {"products": members * needed, "shares": members, "devices": crowd.devices}
+    device = {"peers": protocol.degree} | dealt | masks
+    removed = masked(group, (crowd.survivors + pairs) * dim, "unmasked values")
+    server = {"devices": crowd.devices, "pairs": pairs, "points": pairs * needed}
+    return {
+        "device": device,
+        "member": device | {"points": pairs, "shares": members + crowd.survivors},
+        "server": server | summed(group, crowd.survivors, dim) | removed | far("values", dim),
+    }
 
 
 @terms.register

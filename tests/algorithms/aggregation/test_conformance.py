@@ -46,8 +46,9 @@ def keys_read_once(monkeypatch):
 def made(kind, devices, group="fq", **options):
     """Return a protocol in which a tenth of the devices may drop out; they enrol if they must."""
     name, security = kind
-    if name == "ckks":
-        pytest.importorskip("tenseal")
+    for needs, package in (("ckks", "tenseal"), ("flamingo", "nacl")):
+        if name == needs:
+            pytest.importorskip(package)
     # Fewer than a third may collude; of a few devices nobody does.
     options = {"dropout": 0.1, "gamma": 0.0, "alpha": 1.0} | options
     if name in ("fedavg", "ckks"):
@@ -63,7 +64,7 @@ def made(kind, devices, group="fq", **options):
         options |= {"clip_norm": norm_before_rounding(7532, DIM) / SHORT[1]}
     protocol = make(name, devices, DIM, security=security, group=group, levels=levels, **options)
     if security == "passive" and find(name).enrolment(devices, 2) is not None:
-        there = enrolled(name, devices, security="passive", helpers=options.get("helpers"))
+        there = enrolled(protocol, devices, security="passive", helpers=options.get("helpers"))
         protocol.join(there, range(devices), devices)
     return protocol
 
@@ -113,6 +114,8 @@ def spare(protocol):
         members = protocol.code.devices - protocol.code.needed
     if protocol.name == "ckks":
         members = 1  # of the two that tell the sum
+    if protocol.name == "flamingo":
+        members = protocol.setting[0] - protocol.setting[1]
     return most, members
 
 
@@ -121,6 +124,8 @@ def members_of(protocol, index):
     if protocol.name in DRAWN:
         dealing = protocol.server_class.dealing
         return play(protocol, index=index, before=dealing).server.committee
+    if protocol.name == "flamingo":
+        return protocol.enrolled[0].decryptors
     return range(protocol.parameters.devices) if protocol.name == "ckks" else []
 
 
