@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from device_cpu import device_seconds
+from beside_secagg import spent
 from harness import cpu_seconds, figure
 from hpcfl.crypto.pine import HELPER, LEADER, Pine, largest_bound
 
@@ -31,7 +31,7 @@ def main() -> None:
     ]
     found = []
     for _ in range(3):
-        secagg = device_seconds("secagg", DIM)
+        secagg = spent("secagg", 100, 2, dim=DIM).device
         found += [[secagg, *map(cpu_seconds, works)] for _ in range(REPEATS)]
     secagg, *seconds = np.min(found, axis=0).tolist()
     for (name, limit), each in zip(LIMITS.items(), seconds, strict=True):

@@ -98,8 +98,13 @@ class _Waiting(Loopback):
             yield from self._early.pop(self.step).items()
             return
         step, asked = self._steps[self.step], [self.step]
-        following = [n for n, one in enumerate(self._steps) if n > self.step and one.wants is None]
-        if following and self._steps[following[0]].early:
+        # Devices do not wait for steps that are optional, or only of the committee.
+        following = [
+            n
+            for n, one in enumerate(self._steps)
+            if n > self.step and one.wants is None and one.role is not Role.COMMITTEE
+        ]
+        if following and self._steps[following[0]].early and step.role is Role.DEVICE:
             asked.append(following[0])
         ids, last = self._asked(step.role), self._steps[asked[-1]]
         replies = self._answers(last.name, last.upload, ids, asked)

@@ -22,7 +22,7 @@ from hpcfl.comm import envelope
 from hpcfl.errors import BelowThresholdError, UsageError
 
 # The exchanges of a round.
-EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "pine": 3, "ckks": 2, "lightsecagg": 5}
+EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "pine": 3, "ckks": 2, "lightsecagg": 5, "opa": 3}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
