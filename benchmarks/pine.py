@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from beside_secagg import spent
+from beside_secagg import DIM, spent
 from harness import cpu_seconds, figure
 from hpcfl.crypto.pine import HELPER, LEADER, Pine, largest_bound
 
-DIM, REPEATS = 165_000, 10
+REPEATS = 10
 LIMITS = {"shard": 4.4, "prepare at the leader": 1.6, "prepare at the helper": 1.6}
 
 

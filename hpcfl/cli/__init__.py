@@ -26,7 +26,7 @@ COMMANDS = {
     "plot": "Draw figures of results.",
     "privacy": "Say what a protocol hides, and what it exposes.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
-    "attack": "Play the curious server on a recorded round.",
+    "attack": "Play the curious server, or a hostile device.",
     "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
     "slurm": "Write job scripts for Slurm.",
     "doctor": "Check MPI and everything else that hpcfl needs.",

@@ -12,7 +12,8 @@ from hpcfl.audit.instance import Instance, default
 from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import Option
+from hpcfl.options.boost import BoostOptions
+from hpcfl.options.definition import Option, make
 from hpcfl.options.exposure import ExposureOptions
 
 
@@ -149,7 +150,7 @@ def fedsgd_dpc(constants: Path, epsilon: float, as_json: bool) -> None:
 
 @click.group("attack", cls=Group)
 def attack() -> None:
-    """Play the curious server on a recorded round."""
+    """Play the curious server, or a hostile device."""
 
 
 @attack.command("components")
@@ -227,3 +228,26 @@ def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> 
             f"the measured epsilon is at least {found.best:.6g}, but the proven one is "
             f"{found.proven:.6g}: there is less noise than the account assumes"
         )
+
+
+@attack.command("boost")
+@options(BoostOptions)
+@json_option
+@alone
+def boost(as_json: bool, **typed: Any) -> None:
+    """Let one device send minus its update, times a factor, in a training.
+
+    The training is repeated without the attack. C is pine's --clip-norm by default, a hundredth of
+    the root of d and 6 more. With pine, devices that send longer vectors are refused.
+
+    \b
+    Examples:
+      hpcfl attack boost --dataset mnist --data-dir data
+      hpcfl attack boost --dataset mnist --data-dir data --aggregate pine
+    """
+    from hpcfl.audit import boost as attacking
+
+    asked = make(BoostOptions, given(typed))
+    with progress_bar(2 * asked.rounds, asked.aggregate) as bar:
+        found = attacking.boost(asked, bar.update)
+    show(as_json, found.as_dict, found.render)

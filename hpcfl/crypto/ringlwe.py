@@ -1,6 +1,6 @@
 """Masks that add up: ring-LWE with public polynomials (as in Willow and OPA, arXiv:2410.22303).
 
-In R = Z[x] / (x**n + 1), n = 2048, a vector m is masked as ``c = a k + e + 2**delta m`` modulo 2**W.
+In R = Z[x] / (x**n + 1), n = 2048, a vector m is masked as ``c = a k + e + 2**delta m`` mod 2**W.
 The polynomials ``a`` are public; the key k and the errors e are small and secret. So the sum of
 masked vectors is masked by the sum of keys, and rounding removes the sum of errors. For errors of
 deviation above 3.2 and W of at most 54 bits, the table of the Homomorphic Encryption Standard
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -155,7 +154,7 @@ class Key:
     """A key k, or a sum of keys, shape (n,), by which public polynomials are multiplied."""
 
     def __init__(self, key: Small) -> None:
-        self._spectra = []
+        self._spectra: list[_Complex] = []
         half = 1 << _KEY_DIGIT_BITS - 1
         while key.any() or not self._spectra:
             digit = ((key + half) & (2 * half - 1)) - half

@@ -291,7 +291,7 @@ class ClientRound:
         """Return what the client needs to go on in another process."""
         passed, ahead = self._events[: self._position], self._events[self._position :]
         behind = {self._steps[number].name for number in (*(n for n, _ in passed), *self._ahead)}
-        behind -= {self._steps[number].name for number, _ in ahead}
+        behind -= {self._steps[n].name for n, _ in ahead if n not in self._ahead}
         # In an enrolment, the client keeps the party by itself.
         done = self._left or self._index == NO_ROUND
         party = {} if done else saved.kept(self.party, behind)

@@ -209,6 +209,44 @@ def test_claims_that_are_no_bits_are_refused():
             play(parties, forged(parties, vector, norms))
 
 
+def test_each_condition_of_the_circuits_counts():
+    """All values are zero for what an honest device encodes, and none for anything else."""
+    parties, field = Pine(9, 200), F40
+    vector = np.arange(-4, 5)
+    norm, most = int(vector @ vector), 200**2
+    share = np.append(field.reduce(vector), pine._bits([norm, most - norm], parties.norm_bits))
+    products = parties._products(share[:9], KEY)
+    size = parties.wrap.bit_length()
+    shifted = field.add(products, np.uint64(parties.wrap - 1))
+    answers = pine._bits(shifted, size).reshape(pine.TESTS, size)
+    encoded = np.append(share, np.hstack([answers, np.ones((pine.TESTS, 1), np.uint64)]))
+
+    def values(encoded, products):
+        inputs, weights, rest = parties._second(encoded, products, KEY, 1)
+        outputs = field.multiply(parties.products.output(inputs), weights)
+        return field.add(rest, field.sum(outputs, 0))
+
+    assert not values(encoded, products).any()
+    first = share.size
+    for place in (9, 9 + parties.norm_bits, first, first + size, encoded.size - 1):
+        for wrong in (1 - encoded[place], np.uint64(2), np.uint64(field.modulus - 1)):
+            changed = encoded.copy()
+            changed[place] = wrong % np.uint64(field.modulus)
+            assert values(changed, products).all()
+    for test in (0, pine.TESTS - 1):
+        changed = products.copy()
+        changed[test] += 1
+        assert values(encoded, changed).all()
+    # A failed test, declared as one, and another that counts twice.
+    changed = encoded.copy()
+    changed[[first + size, first + 2 * size + 1]] = 0, 2
+    assert values(changed, products).all()
+
+    inputs, minus, rest = parties._first(share)
+    squares = field.multiply(field.sum(parties.squares.output(inputs), 0), minus[0])
+    assert not field.add(rest, squares).any()
+
+
 SMALL = Pine(9, 200, chunks=(4, 8))
 VECTOR = np.arange(9) * np.array([1, -1, 2] * 3)
 HONEST = SMALL.shard(VECTOR, NONCE, RAND)

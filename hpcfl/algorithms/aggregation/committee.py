@@ -256,7 +256,7 @@ class Committee(CodedProtocol):
     server_class = CommitteeServer
     piece = "share"
     dealt = "vector"  # what is shared with the committee
-    steps = (
+    steps: tuple[Step, ...] = (
         MODEL,
         Step(
             "advertise_keys",

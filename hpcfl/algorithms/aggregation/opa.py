@@ -4,11 +4,12 @@ As in OPA (arXiv:2410.22303) and Willow, a device masks its vector by ring-LWE
 (:mod:`hpcfl.crypto.ringlwe`) under a key of 2,048 small numbers, which is fresh in every round. It
 shares the key with a committee, as `committee` does with whole vectors. The members add up the
 shares of the survivors; the sum of the keys, and nothing else, removes the masks from the sum of
-the uploads. OPA and Willow encrypt keys for a committee in other ways; packed shares serve all here.
+the uploads. OPA and Willow hand keys to their committees in other ways.
 
 A device sends its shares and its upload together, and nothing after that unless it is a member. A
 missing device costs nothing. The public polynomials of a round follow from its number and the
-model, so vectors of devices that were sent different models add up to noise.
+model, so vectors of devices that were sent different models add up to noise. (In exchanges, where
+the framework sends the model, they follow from the offer.)
 
 Devices register a key once for the encryption of shares. A nonce of the server draws the committee
 of a round from all its devices after they have registered, so no device can choose a key that suits
@@ -223,8 +224,8 @@ class OpaServer(CommitteeServer, SumServer):
         key = protocol.field.decode(self._decoded("sum_shares", number_of))
         seed = protocol.public_seed(self.round_index, self.model.view(np.uint8))
         public, packing, dim = keystream.open_stream(seed), protocol.packing, self._dim
-        for part, mask in masks(public, key, packing.polynomials(dim)):
-            self._words[part] -= mask
+        for part, words in masks(public, key, packing.polynomials(dim)):
+            self._words[part] -= words
         self.unmasked = protocol.summed_in.reduce(packing.collect(self._words, dim))
         self._words = self._words[:0]
 
