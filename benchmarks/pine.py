@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from device_cpu import device_seconds
+from beside_secagg import DIM, spent
 from harness import cpu_seconds, figure
 from hpcfl.crypto.pine import HELPER, LEADER, Pine, largest_bound
 
-DIM, REPEATS = 165_000, 10
+REPEATS = 10
 LIMITS = {"shard": 4.4, "prepare at the leader": 1.6, "prepare at the helper": 1.6}
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     ]
     found = []
     for _ in range(3):
-        secagg = device_seconds("secagg", DIM)
+        secagg = spent("secagg", 100, 2, dim=DIM).device
         found += [[secagg, *map(cpu_seconds, works)] for _ in range(REPEATS)]
     secagg, *seconds = np.min(found, axis=0).tolist()
     for (name, limit), each in zip(LIMITS.items(), seconds, strict=True):

@@ -115,8 +115,8 @@ class Step:
     row_bytes: int = 0  # size of a row's payload in a route
     finish: Method | None = None  # server method, called when all messages have arrived
     wants: Method | None = None  # server method that returns whether to play the step
-    # Whether the messages of a gather may come together with those of the gather before, as far as
-    # the steps in between are optional (see `hpcfl.exchange`).
+    # Whether the messages of a gather may come together with those of the devices' step before, as
+    # far as the steps in between are optional or only of the committee (see `hpcfl.exchange`).
     early: bool = False
     relay: Method | None = None  # server method that takes the ids of a route's participants
     # Server method for uploads: takes a part of a long payload as ``(id, part, start, size)``, with

@@ -179,7 +179,7 @@ class Client:
 class ClientRound:
     """A device or helper in a round or an enrolment."""
 
-    kept = ("id", "_position", "_linked", "_left")
+    kept = ("id", "_position", "_ahead", "_linked", "_left")
 
     def __init__(self, steps: tuple[Step, ...], party: Any, offer: Offer, id: int) -> None:
         self.offer = offer
@@ -192,6 +192,7 @@ class ClientRound:
         # What the client does in the round, in order: steps, and whether it receives.
         self._events = [*_events(steps)]
         self._position = 0  # of the next of them
+        self._ahead: list[int] = []  # steps answered before those of the committee in front of them
         self._linked: NDArray[np.int64] | None = None  # whom it sent rows to
         self._left = ""  # why it left the round
 
@@ -216,7 +217,7 @@ class ClientRound:
         """Refuse, without leaving the round, a request for what lies behind."""
         named = [(number, True) for number, _ in request.messages]
         for number, receives in [*named, *((number, False) for number in request.asked)]:
-            if self._place(number, receives) < self._position:
+            if self._place(number, receives) < self._position or number in self._ahead:
                 raise RefusedError(f"the client is past step {number} of the round")
 
     def _place(self, number: int, receives: bool) -> int:
@@ -230,14 +231,22 @@ class ClientRound:
     def _advance(self, number: int, receives: bool) -> None:
         """Go on to a message or an answer; refuse to leave out what comes before it."""
         place = self._place(number, receives)
-        if place < self._position:
+        if place < self._position or number in self._ahead:
             raise RefusedError(f"the client is past step {number} of the round")
-        for left_out, taken in self._events[self._position : place]:
-            step = self._steps[left_out]
+        left_out = []
+        for skipped, taken in self._events[self._position : place]:
+            step = self._steps[skipped]
             role = step.to if taken and step.pattern is Pattern.ROUTE else step.role
-            if step.wants is None and self._plays(role):
-                raise RefusedError(f"the client refuses to leave out step {left_out} of the round")
-        self._position = place + 1
+            if step.wants is None and skipped not in self._ahead and self._plays(role):
+                left_out.append((skipped, role))
+        if not left_out:
+            self._position = place + 1
+        elif self._steps[number].early and all(role is Role.COMMITTEE for _, role in left_out):
+            self._ahead.append(number)  # a member answers these later
+        else:
+            raise RefusedError(
+                f"the client refuses to leave out step {left_out[0][0]} of the round"
+            )
 
     def _plays(self, role: Role) -> bool:
         if (role is Role.HELPER) != (self.id >= self._devices):
@@ -281,8 +290,8 @@ class ClientRound:
     def state(self) -> saved.Plain:
         """Return what the client needs to go on in another process."""
         passed, ahead = self._events[: self._position], self._events[self._position :]
-        behind = {self._steps[number].name for number, _ in passed}
-        behind -= {self._steps[number].name for number, _ in ahead}
+        behind = {self._steps[number].name for number in (*(n for n, _ in passed), *self._ahead)}
+        behind -= {self._steps[n].name for n, _ in ahead if n not in self._ahead}
         # In an enrolment, the client keeps the party by itself.
         done = self._left or self._index == NO_ROUND
         party = {} if done else saved.kept(self.party, behind)

@@ -20,6 +20,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.definition import make, options_of
+from hpcfl.options.protocols import ProtocolOptions, refuse, unused
 from hpcfl.values import dataclass
 
 LONGEST = 100  # name of a run, in characters
@@ -79,13 +80,15 @@ class Offer:
         # Weights, for instance, could leave one vector alone in a sum.
         if self.parameters.keys() - options_of(Parameters).keys():
             raise UsageError("a server offers options of the protocol, and no other parameters")
+        kind = find(self.name)
+        refuse(self.parameters, unused(ProtocolOptions, kind.options), self.name)
         parameters = make(Parameters, self.parameters)
         if parameters.security == "active":
             raise UsageError(
                 "--security active needs public keys that do not come from the server, and "
                 "frameworks have none: leave it out"
             )
-        protocol = find(self.name)(parameters)
+        protocol = kind(parameters)
         protocol.model_dim, protocol.early_upload = 0, True
         protocol.run = f" run {self.run} offer {self.digest.hex()}"
         return protocol

@@ -33,7 +33,7 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.exchange.request import Offer, Request
 from hpcfl.options.definition import asked_for, make
-from hpcfl.options.protocols import ProtocolOptions, refuse, unused
+from hpcfl.options.protocols import ProtocolOptions, QuantisedOptions, refuse, unused
 from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import NO_ROUND
@@ -98,8 +98,13 @@ class _Waiting(Loopback):
             yield from self._early.pop(self.step).items()
             return
         step, asked = self._steps[self.step], [self.step]
-        following = [n for n, one in enumerate(self._steps) if n > self.step and one.wants is None]
-        if following and self._steps[following[0]].early:
+        # Devices do not wait for steps that are optional, or only of the committee.
+        following = [
+            n
+            for n, one in enumerate(self._steps)
+            if n > self.step and one.wants is None and one.role is not Role.COMMITTEE
+        ]
+        if following and self._steps[following[0]].early and step.role is Role.DEVICE:
             asked.append(following[0])
         ids, last = self._asked(step.role), self._steps[asked[-1]]
         replies = self._answers(last.name, last.upload, ids, asked)
@@ -157,8 +162,10 @@ class _Waiting(Loopback):
         step, devices = self._steps[self.step], self.placement.devices
         sealed: dict[int, Rows] = {}
         for id, reply in self._exchange():
-            if id not in self._there:
+            if reply[1:2].tolist() == [envelope.REFUSAL]:
                 self._refusals[id] = reply
+            elif id not in self._there:
+                continue  # it refuses a later step, which hears of it
             elif reply.size and not reply.size % width:
                 sealed[id] = reply.reshape(-1, width)
         took_part = np.zeros(self.placement.parties, np.bool_)
@@ -228,7 +235,8 @@ class Session:
     def _protocol(self, devices: int) -> AggregationProtocol:
         """Return the protocol for a number of devices, with all its levels."""
         protocol, _ = build(self.name, self._options, devices, self.dim)
-        if self._options.levels is None and isinstance(protocol, QuantisedProtocol):
+        if self._options.levels is None and QuantisedOptions in protocol.options:
+            assert isinstance(protocol, QuantisedProtocol)
             parameters = replace(protocol.parameters, levels=protocol.largest_levels())
             protocol = type(protocol)(parameters)
         return protocol

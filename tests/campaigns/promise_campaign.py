@@ -273,6 +273,7 @@ def several_liars(generator, seed):
 AMONG_MANY = CASES | {
     "lightsecagg": ("lightsecagg", {}),
     "committee": ("committee", {"committee": 41}),
+    "opa": ("opa", {"committee": 41}),
     "secagg-graph": ("secagg-graph", {}),
 }
 del AMONG_MANY["secagg --degree 6"]

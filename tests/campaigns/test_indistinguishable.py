@@ -58,6 +58,7 @@ PROTOCOLS = {
     "common": {"alpha": 0.6},
     "assisted": {"helpers": 2},
     "lightsecagg": {},
+    "opa": {"dropout": 0.1, "gamma": 0.0},
     "pine": {},
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
@@ -96,7 +97,7 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets):
     """Yield the uploads of all devices in rounds with fresh keys and the same vector for all."""
     count, phase = protocol.parameters.devices, protocol.upload_phase()
-    if protocol.name in ("assisted", "pine", "prf"):
+    if protocol.name in ("assisted", "opa", "pine", "prf"):
         members = enrolled(protocol.name, count, None, "passive", protocol.helpers)
         protocol.join(members, range(count), count)
     steps = [step.name for step in protocol.steps]

@@ -269,7 +269,7 @@ def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
         protocol.hidden_failure()
 
 
-@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "lightsecagg", "committee"])
+@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "lightsecagg", "committee", "opa"])
 def test_the_fewest_survivors_of_a_round_are_those_with_which_it_ends(case):
     """The promises predict the result: one survivor less ends the round."""
     protocol = make(case, 20, dropout=0.2, gamma=0.1)

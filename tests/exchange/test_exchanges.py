@@ -7,6 +7,7 @@ import msgpack
 import numpy as np
 import pytest
 from exchanging import (
+    ANY,
     DEVICES,
     VECTORS,
     Stored,
@@ -20,9 +21,10 @@ from exchanging import (
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.comm import envelope
 from hpcfl.errors import BelowThresholdError, UsageError
+from hpcfl.exchange.client import Client
 
 # The exchanges of a round.
-EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "pine": 3, "ckks": 2, "lightsecagg": 5}
+EXCHANGES = {"fedavg": 1, "prf": 1, "assisted": 2, "pine": 3, "ckks": 2, "lightsecagg": 5, "opa": 3}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -182,3 +184,26 @@ def test_options_without_an_effect_are_refused(option):
     (name,) = option
     with pytest.raises(UsageError, match=f"secagg does not use --{name}"):
         session_of("secagg", **option)
+
+
+def test_a_device_that_refuses_its_upload_alone_says_why_where_both_come_together():
+    """Its rows came before, in the same reply."""
+    session, clients = begun("opa")
+    played = session.round(0, range(DEVICES))
+
+    def reply(exchange, id, asked):
+        wrong = np.full(VECTORS.shape[1], np.nan, np.float32)
+        return clients[id].handle(asked, lambda offer: wrong if id == 5 else VECTORS[id])
+
+    drive(played, reply)
+    assert [5] == [*played.refused]
+    assert "not a finite number" in str(played.refused[5])
+    assert played.server.survivors == [id for id in range(DEVICES) if id != 5]
+
+
+def test_an_option_that_the_protocol_does_not_use_is_refused_by_the_client_too():
+    session, _ = begun("opa")
+    (request, *_) = next(session.round(0, range(DEVICES)).exchanges()).requests.values()
+    parameters = msgpack.unpackb(request)[0][2] | {"transport_keys": "run"}
+    reply = Client(ANY).handle(changed(request, parameters=parameters), lambda offer: VECTORS[0])
+    assert "opa does not use --transport-keys" in str(msgpack.unpackb(reply))

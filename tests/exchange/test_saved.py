@@ -417,3 +417,18 @@ def test_rounds_with_faulty_clients_end_right_or_with_a_sentence(seed, tmp_path)
         np.testing.assert_array_equal(played.server.total, total)
     assert len({*clients.handled}) == len(clients.handled)
     assert ended
+
+
+def test_a_member_keeps_no_key_after_an_upload_that_came_before_steps_of_the_committee(tmp_path):
+    session, clients = begun("opa", Stored(tmp_path))
+    seen = []
+
+    def reply(exchange, id, asked):
+        told = clients(exchange, id, asked)
+        if exchange.upload:
+            seen.append(clients.clients[id]._round.state()["party"]["state"])
+        return told
+
+    drive(session.round(0, range(DEVICES)), reply)
+    assert DEVICES == len(seen)
+    assert not any("key_seed" in state for state in seen)

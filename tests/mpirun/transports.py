@@ -94,6 +94,7 @@ CASES = {
     "lightsecagg": {},
     # All are members: a broadcast to some reaches all ranks, and is entered for these alone.
     "committee": {"committee": DEVICES},
+    "opa": {"committee": DEVICES},
     "prf": {"alpha": 0.3, "dropout": 0.0},
 }
 

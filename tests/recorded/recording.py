@@ -51,6 +51,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "pine": {"protocol": "pine"},
     "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
     "committee": {"protocol": "committee", "dropout": 0.1},
+    "opa": {"protocol": "opa", "dropout": 0.1, "bits": "20"},
     "prf": {"protocol": "prf", "dropout": 0.0},
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
     "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},

@@ -49,6 +49,7 @@ PROTOCOLS = (
     "common",
     "lightsecagg",
     "committee",
+    "opa",
     "assisted",
     "pine",
     "prf",
@@ -67,7 +68,7 @@ OPTIONS = {
 }
 PHASES = (
     *("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask"),
-    *("share_input", "sum_shares", "encrypted_input", "decrypt"),
+    *("share_input", "share_key", "sum_shares", "encrypted_input", "decrypt"),
 )
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
 QUICK = (
@@ -75,6 +76,7 @@ QUICK = (
     "cohort",
     "lightsecagg",
     "committee",
+    "opa",
     "assisted",
     "pine",
     "prf",

@@ -39,6 +39,10 @@ PROTOCOLS = registry(
             "committee:Committee",
             "no masks, shares that a committee adds up (as in DisAgg, 2026)",
         ),
+        "opa": (
+            "opa:Opa",
+            "one message: ring-LWE masks, keys shared with a committee (as in OPA, 2024)",
+        ),
         "assisted": ("assisted:Assisted", "masks whose sums helpers tell (Behnia et al. 2024)"),
         "pine": ("pine:Pine", "vectors proven short to two servers (Rothblum et al. 2024)"),
         "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),

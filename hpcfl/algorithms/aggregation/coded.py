@@ -96,7 +96,7 @@ class CodedProtocol(QuantisedProtocol):
 
     def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
         """Return a coded piece or a sum of pieces; MessageError if the payload holds neither."""
-        return self.read_elements(payload, self.code.width, phase, sender)
+        return self.read_elements(payload, self.code.width, phase, sender, self.field)
 
 
 @dataclass

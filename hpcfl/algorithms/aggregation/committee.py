@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ from hpcfl.comm.phases import (
 )
 from hpcfl.crypto import keys
 from hpcfl.crypto.coding import Code
-from hpcfl.crypto.groups import Field
+from hpcfl.crypto.groups import Elements, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -78,8 +79,10 @@ NONCE_BYTES = 16
 MOST_EXPANDED = 2
 
 
-def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) -> Code | None:
-    """Return the code for `members` members; None if too few can be relied on.
+def choose_code(
+    plan: Parameters, threat: Threat, members: int, dim: int, field: Field
+) -> Code | None:
+    """Return the code of `dim` elements for `members` members; None if too few are reliable.
 
     At most T members collude, and l + T remain if one more vanishes and one answers falsely.
     """
@@ -91,7 +94,7 @@ def choose_code(plan: Parameters, threat: Threat, members: int, field: Field) ->
         needed = max(needed, plan.threshold)
     if needed <= private:
         return None
-    return Code(members, needed, private, plan.dim, field)
+    return Code(members, needed, private, dim, field)
 
 
 @dataclass
@@ -152,8 +155,11 @@ class CommitteeDevice(CodedDevice):
         """Return a sealed share of the quantised vector for every member."""
         # Shares of two vectors, or with different random pieces, do not fit together.
         self._once("share a vector")
+        return self._dealt(self._elements(vector, self.sent()))
+
+    def _dealt(self, elements: Elements) -> tuple[Ids, Rows]:
+        """Return a sealed share of `elements` for every other member; keep this device's own."""
         state, code = self.state, self._protocol.code
-        elements = self._elements(vector, self.sent())
         random = code.field.elements([self._secrets(SEED_BYTES)], [code.private * code.width])
         others = [id for id in state.present if id != self.id]
         mine = [self.id] if self.in_committee else []
@@ -187,6 +193,7 @@ class CommitteeServer(CodedServer):
 
     _protocol: Committee
     committee: Sequence[int] = ()
+    dealing = "share_input"  # the phase in which devices deal shares
 
     def send_advertise_keys(self) -> Payload:
         """Return the nonce that draws the committee, and the public keys of its members."""
@@ -204,7 +211,7 @@ class CommitteeServer(CodedServer):
 
     def receive_share_input(self, ids: Ids) -> None:
         """Record the devices that shared their vectors."""
-        self._take_dealers("share_input", ids)
+        self._take_dealers(self.dealing, ids)
 
     def _check_member(self, phase: str, sender: int) -> None:
         if sender not in self.committee:
@@ -212,13 +219,13 @@ class CommitteeServer(CodedServer):
 
     def receive_held(self, sender: int, payload: Payload) -> None:
         """Record whose shares a member holds."""
-        self._check_member("share_input", sender)
-        self._take_held("share_input", sender, payload)
+        self._check_member(self.dealing, sender)
+        self._take_held(self.dealing, sender, payload)
 
     def finish_held(self) -> None:
         """Fix the devices in the sum, and check the promises about it."""
         self._enough_holders(len(self.state.held), "hold shares")
-        self._leave_out_unheld("share_input")
+        self._leave_out_unheld(self.dealing)
         self.survivors = [*self.state.dealers]
         self._settle_survivors("shared their vectors")
 
@@ -248,7 +255,8 @@ class Committee(CodedProtocol):
     device_class = CommitteeDevice
     server_class = CommitteeServer
     piece = "share"
-    steps = (
+    dealt = "vector"  # what is shared with the committee
+    steps: tuple[Step, ...] = (
         MODEL,
         Step(
             "advertise_keys",
@@ -302,12 +310,18 @@ class Committee(CodedProtocol):
         Step("result", LOCAL, finish=Server.finish_result),
     )
 
+    @property
+    def dealt_dim(self) -> int:
+        """Number of elements that a device shares with the committee."""
+        return self.parameters.dim
+
     def choose_code(self) -> Code:
         plan, threat = self.parameters, self.threat
         asked = plan.committee
         if asked is not None and asked > plan.devices:
             raise UsageError(f"--committee is {asked}, and there are {plan.devices} devices")
-        whole = choose_code(plan, threat, asked or plan.devices, self.field)
+        chosen = partial(choose_code, plan, threat, dim=self.dealt_dim, field=self.field)
+        whole = chosen(asked or plan.devices)
         if whole is None:
             raise UsageError(
                 f"with --gamma {plan.gamma} and --dropout {plan.dropout}, more of {asked or 'all'} "
@@ -318,7 +332,7 @@ class Committee(CodedProtocol):
         if asked is not None:
             return whole
         for members in range(2, plan.devices):
-            code = choose_code(plan, threat, members, self.field)
+            code = chosen(members)
             if code and members * whole.pieces <= MOST_EXPANDED * plan.devices * code.pieces:
                 return code
         return whole
@@ -346,7 +360,7 @@ class Committee(CodedProtocol):
         hidden = (
             f"the server learns the sum of at least {plan.threshold} devices' vectors, or, with "
             "colluding devices, the sum of the others, as long as at most "
-            f"{private} of {code.devices} members collude. {shares} nothing about a vector"
+            f"{private} of {code.devices} members collude. {shares} nothing about a {self.dealt}"
         )
         hidden += unless_more_collude(exceeded)
         return [Certain(hidden, plan.threshold, exceeded), *super().promises()]

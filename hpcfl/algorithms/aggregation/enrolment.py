@@ -99,7 +99,7 @@ class TransportKeys(Entering):
     the number of the round: in a round played twice, they would encrypt two rows with one nonce.
     """
 
-    kept = ("pair", "_public", "_secrets", "_last_round")
+    kept: ClassVar[tuple[str, ...]] = ("pair", "_public", "_secrets", "_last_round")
 
     def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
         self.id = id

@@ -71,6 +71,11 @@ class QuantisedProtocol(AggregationProtocol):
         return self.parameters.arithmetic
 
     @property
+    def keeps_transport_keys(self) -> bool:
+        """Whether devices keep the keys that encrypt shares for all rounds of a run."""
+        return self.parameters.transport_keys == "run"
+
+    @property
     def upload_dim(self) -> int:
         """Number of coordinates of an upload, if it is the same for all devices."""
         return self.parameters.dim
@@ -148,8 +153,7 @@ class QuantisedProtocol(AggregationProtocol):
         return max(1, self.survivors_in_sum - self.colluding_in_sum)
 
     def promises(self) -> list[Promise]:
-        kept = self.parameters.transport_keys == "run"
-        found: list[Promise] = [Certain(_KEPT)] if kept else []
+        found: list[Promise] = [Certain(_KEPT)] if self.keeps_transport_keys else []
         if self.noise is not None:
             honest = self.honest_in_sum()
             found.append(NoiseInSum(honest, self.colluding_in_sum, self.more_colluding))
@@ -183,11 +187,9 @@ class QuantisedProtocol(AggregationProtocol):
     def bounded(self, values: NDArray[np.floating]) -> tuple[NDArray[np.floating], float | None]:
         """Return a device's vector, clipped as a whole, and the limit of its integers' norm.
 
-        A vector that is short enough is returned itself.
+        By default there is no limit. A vector that is short enough is returned itself.
         """
-        if self.noise is None:
-            return values, None
-        return self.noise.clip(values), self.noise.rounded_norm
+        return values, None
 
     @property
     def clips(self) -> str:
@@ -207,10 +209,11 @@ class QuantisedProtocol(AggregationProtocol):
         noise, if any, which validation relies on. Raise RefusedError if a value is not a finite
         number.
         """
-        given = values
-        values, norm = self.bounded(given)
-        noise = None
+        noise, whole = None, values
+        values, norm = self.bounded(whole)
+        shortened = values is not whole
         if self.noise is not None:
+            values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
@@ -224,14 +227,18 @@ class QuantisedProtocol(AggregationProtocol):
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
-        self.clipped[device] = clipped if values is given else values.size, values.size
+        self.clipped[device] = values.size if shortened else clipped, values.size
 
     def quantise(
-        self, values: NDArray[np.floating], device: int, round_index: int
-    ) -> NDArray[np.int64]:
+        self,
+        values: NDArray[np.floating],
+        device: int,
+        round_index: int,
+        dtype: type[np.signedinteger[Any]] = np.int64,
+    ) -> NDArray[Any]:
         """Return the integers of `blocks` in one array."""
-        integers = np.empty(values.size, np.int64)
-        for part, block in self.blocks(values, device, round_index):
+        integers = np.empty(values.size, dtype)
+        for part, block in self.blocks(values, device, round_index, dtype):
             integers[part] = block
         return integers
 
@@ -268,9 +275,14 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the `length` group elements of a device's upload; MessageError otherwise."""
         return self.read_elements(payload, length, "masked_input", f"device {id}")
 
-    def read_elements(self, payload: Payload, length: int, phase: str, sender: str) -> Elements:
-        """Return `length` group elements; MessageError if the payload is anything else."""
-        group = self.summed_in
+    def read_elements(
+        self, payload: Payload, length: int, phase: str, sender: str, group: Group | None = None
+    ) -> Elements:
+        """Return `length` group elements; MessageError if the payload is anything else.
+
+        By default, `group` is the one that vectors are summed in.
+        """
+        group = group or self.summed_in
         packed = parse_vector(payload, "u1", group.wire_bytes(length), phase, sender)
         try:
             values = group.unpack(packed, length)
@@ -377,7 +389,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
 
     def _transport_pair(self) -> keys.KeyPair:
         """Return the key pair for encrypting shares: of this round, or kept for all rounds."""
-        if self._parameters.transport_keys == "run":
+        if self._protocol.keeps_transport_keys:
             self._member.enter(self._round)
             pair: keys.KeyPair = self._member.pair
             return pair
@@ -387,7 +399,7 @@ class QuantisedDevice(ModelReceiver, Contributor):
         self, private: bytes, ids: list[int], public: list[bytes]
     ) -> list[bytes]:
         """Return the secret shared with each device `ids`, which gives the keys for shares."""
-        if self._parameters.transport_keys == "run":
+        if self._protocol.keeps_transport_keys:
             members = [self._protocol.members[id] for id in ids]
             kept: list[bytes] = self._member.agree(members, public)
             return kept

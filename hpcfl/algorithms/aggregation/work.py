@@ -21,8 +21,10 @@ from hpcfl.algorithms.aggregation.committee import Committee
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
+from hpcfl.algorithms.aggregation.opa import Opa
 from hpcfl.algorithms.aggregation.pine import Pine
 from hpcfl.algorithms.aggregation.prf import Prf
+from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.parameters import Parameters
@@ -117,7 +119,7 @@ def notes(protocol: AggregationProtocol) -> list[str]:
         return ["without the enrolment before the first round, one agreement a pair"]
     if isinstance(protocol, Assisted | Pine):
         return ["without the enrolment before the first round, one agreement with each helper"]
-    if protocol.parameters.transport_keys == "run":
+    if isinstance(protocol, QuantisedProtocol) and protocol.keeps_transport_keys:
         return ["as if all pairs of devices had agreed on transport keys before"]
     return []
 
@@ -296,4 +298,22 @@ def _of_committee(protocol: Committee) -> dict[str, Terms]:
         "device": device,
         "member": member | packed(field, members * code.width + received),
         "server": server | _recovery(protocol, there),
+    }
+
+
+@terms.register
+def _of_opa(protocol: Opa) -> dict[str, Terms]:
+    code, crowd, dim = protocol.code, Crowd.of(protocol.parameters), protocol.parameters.dim
+    members, words = code.devices, protocol.words
+    device = {"peers": members, "masked words": words} | far("values", dim)
+    server = (
+        {"devices": crowd.devices, "masked words": words}
+        | far("values", dim)
+        | far("received words", crowd.survivors * words, words)
+    )
+    return {
+        "device": device,
+        "member": device | {"dealers": crowd.survivors},
+        # The field of keys grows with N: no costs of its own, which small rounds would not show.
+        "server": server | {"recovered": code.needed * code.pieces * code.width},
     }

@@ -115,7 +115,7 @@ def test_the_committee_is_the_smallest_that_costs_at_most_twice_what_all_would()
     protocol = Committee(plan)
 
     def expansion(members):
-        code = committee.choose_code(plan, protocol.threat, members, protocol.field)
+        code = committee.choose_code(plan, protocol.threat, members, 5_000, protocol.field)
         return members / code.pieces if code else float("inf")
 
     chosen = protocol.code.devices

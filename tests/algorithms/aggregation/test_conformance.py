@@ -21,12 +21,13 @@ from hpcfl.crypto import ckks
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DIM = 37
-NUMBERS = (3, 4, 5, 7, 10, 17)
+NUMBERS = (3, 4, 5, 7, 10, 17, 40)
 # The modulus of groups, and of what magnitude the values are that all devices' sums have room for.
 GROUPS = {"fq": (2**32 - 5, 2**25), "ring32": (2**32, 2**25), "field16": (65521, 2**9)}
 # The same for pine, whose vectors have a norm of at most 7,532 integers.
 SHORT = (2**20 * 1048555 + 1, 2**10)
 FIELDS = ("lightsecagg", "committee")
+DRAWN = ("committee", "opa")  # whose members a nonce draws
 KINDS = [(name, "passive") for name in PROTOCOLS] + [(name, "active") for name in ACTIVE]
 # Those in which a message that was cut short costs its sender alone.
 FORGIVING = [kind for kind in KINDS if kind[0] != "prf"]
@@ -108,7 +109,7 @@ def spare(protocol):
     devices = protocol.parameters.devices
     most = devices - protocol.needed_in_sum
     members = devices
-    if protocol.name == "committee":
+    if protocol.name in DRAWN:
         members = protocol.code.devices - protocol.code.needed
     if protocol.name == "ckks":
         members = 1  # of the two that tell the sum
@@ -117,8 +118,9 @@ def spare(protocol):
 
 def members_of(protocol, index):
     """Return the devices that do more than the others in a round that all are there for."""
-    if protocol.name == "committee":
-        return play(protocol, index=index, before="share_input").server.committee
+    if protocol.name in DRAWN:
+        dealing = protocol.server_class.dealing
+        return play(protocol, index=index, before=dealing).server.committee
     return range(protocol.parameters.devices) if protocol.name == "ckks" else []
 
 
@@ -165,7 +167,7 @@ def test_as_many_as_are_needed_end_the_round_exactly_and_one_less_not_at_all(kin
     leaving += [id for id in range(devices) if id not in leaving]
     integers, vectors = whole(protocol, np.random.default_rng(3))
 
-    if protocol.name != "committee":  # its members may be among them
+    if protocol.name not in DRAWN:  # their members may be among them
         played = play(protocol, vectors, dict.fromkeys(leaving[:most], before))
         assert_sum(played, integers, sorted(leaving[most:]))
     with pytest.raises(BelowThresholdError) as caught:
@@ -244,6 +246,8 @@ def test_so_does_a_key_of_no_use_and_a_value_that_is_none(kind):
         step = protocol.steps[number]
         if step.name == "advertise_keys" and kind[1] == "passive":
             costs_itself_alone(protocol, number, useless_key)
+        elif kind[0] == "opa" and step.upload:
+            continue  # whose words are any
         elif kind[0] != "ckks" and step.name not in ("advertise_keys", *NO_ELEMENTS):
             costs_itself_alone(protocol, number, no_element)
 
@@ -399,7 +403,7 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
     protocol = made(kind, devices, **plan)
     leaving = [id for id in range(devices) if id not in members_of(protocol, 0)][:dropped]
     leaving = leaving if len(leaving) == dropped else [*range(dropped)]
-    if protocol.name == "committee" and dropped:
+    if protocol.name in DRAWN and dropped:
         return  # members of a committee come and go with it
     gone = dict.fromkeys(leaving, protocol.upload_phase())
     record = play(protocol, None, gone).record
@@ -417,7 +421,7 @@ def test_what_moves_is_what_the_formula_says(kind, dropped):
         assert down.mean() == pytest.approx(phase.down + members * phase.member_down, rel=about)
 
 
-@pytest.mark.parametrize("name", [*SECURE, "fedavg", *FIELDS, "assisted", "prf"])
+@pytest.mark.parametrize("name", [*SECURE, "fedavg", *FIELDS, "opa", "assisted", "prf"])
 @pytest.mark.parametrize("options", [{"scaling": "paper"}, {"weights": True}])
 def test_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options):
     devices = 8
@@ -426,7 +430,7 @@ def test_weights_and_scaling_leave_the_mean_that_of_the_survivors(name, options)
     protocol = made((name, "passive"), devices, levels=2**20, clip=2.0, **options)
     vectors = np.random.default_rng(2).uniform(-1, 1, (devices, DIM)).astype(np.float32)
     gone = {} if name == "prf" else {7: protocol.upload_phase()}
-    if name == "committee":
+    if name in DRAWN:
         gone = {}
     played = play(protocol, vectors, gone)
 
