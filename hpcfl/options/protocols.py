@@ -227,8 +227,7 @@ class ProofOptions(_Group):
         None,
         "Norm to which an update is clipped (dp-fedavg, pine).",
         above=0,
-        default_text="1; for pine a hundredth of the root of d and 6 more, which all random "
-        "vectors are below",
+        default_text="1; for pine (sqrt(d) + 6) / 100, above the norms of random vectors",
         marks=("label", "recorded if given"),
     )
 

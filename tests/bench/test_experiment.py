@@ -161,6 +161,20 @@ def test_the_device_whose_values_are_clipped_is_named_once(tmp_path, options):
     assert "values of device 15 are beyond --clip 3.2 and are cut to it" in told
 
 
+@pytest.mark.parametrize("protocol", ["pine", "dp-fedavg"])
+def test_a_vector_clipped_to_a_norm_is_told_unless_an_account_needs_it(tmp_path, protocol):
+    said, rows = Said(), np.full((6, 40), 0.1)
+    rows[4] = 0.5
+    np.save(tmp_path / "u.npy", rows)
+    chosen = {"dim": None, "updates": tmp_path / "u.npy", "dropout": 0.0, "clip_norm": 1.0}
+    experiment = Experiment.prepare(BenchOptions(protocol, rounds=2, warmup=0, **chosen), 6)
+    experiment.run(Loopback(6, experiment.protocol.helpers), said)
+    told = [sentence for sentence in said.sentences if " are beyond " in sentence]
+    assert (protocol == "pine") == len(told)
+    if told:
+        assert "100.00% of the values of device 4 are beyond --clip-norm 1 and are cut" in told[0]
+
+
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 1000, 1, 1]])
 def test_noise_is_refused_where_users_do_not_count_alike(tmp_path, weights):
     with h5py.File(tmp_path / "u.h5", "w") as file:

@@ -187,11 +187,9 @@ class QuantisedProtocol(AggregationProtocol):
     def bounded(self, values: NDArray[np.floating]) -> tuple[NDArray[np.floating], float | None]:
         """Return a device's vector, clipped as a whole, and the limit of its integers' norm.
 
-        A vector that is short enough is returned itself.
+        By default there is no limit. A vector that is short enough is returned itself.
         """
-        if self.noise is None:
-            return values, None
-        return self.noise.clip(values), self.noise.rounded_norm
+        return values, None
 
     @property
     def clips(self) -> str:
@@ -211,10 +209,11 @@ class QuantisedProtocol(AggregationProtocol):
         noise, if any, which validation relies on. Raise RefusedError if a value is not a finite
         number.
         """
-        given = values
-        values, norm = self.bounded(given)
-        noise = None
+        noise, whole = None, values
+        values, norm = self.bounded(whole)
+        shortened = values is not whole
         if self.noise is not None:
+            values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
@@ -228,7 +227,7 @@ class QuantisedProtocol(AggregationProtocol):
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
-        self.clipped[device] = clipped if values is given else values.size, values.size
+        self.clipped[device] = values.size if shortened else clipped, values.size
 
     def quantise(
         self,
