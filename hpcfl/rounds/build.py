@@ -12,7 +12,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import DROPOUTS, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Pattern, phase_names
+from hpcfl.comm.phases import phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
 from hpcfl.options.definition import values_of
@@ -73,7 +73,7 @@ def build(
     protocol = at(*_precision(options, name, at, most))
     upload = next(step for step in protocol.steps if step.upload)
     whole_words = protocol.summed_in is not None and protocol.summed_in.whole_words
-    summed = whole_words and not protocol.sparse_upload and upload.pattern is Pattern.GATHER
+    summed = whole_words and not protocol.sparse_upload and upload.receive_sum is not None
     if options.upload == "reduce" and (not summed or protocol.helpers):
         raise UsageError(
             f"{protocol.name} cannot use --upload reduce: MPI sums whole vectors of group elements "
