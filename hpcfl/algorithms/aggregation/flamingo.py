@@ -577,11 +577,41 @@ class FlamingoServer(SumServer):
         """Find all seeds, and remove their masks from the sum."""
         self._enough_decryptors(len(self.state.answers), "answered")
         own = [(id, id) for id in self.survivors]
-        seeds = [self._seed(*one) for one in enumerate([*self.state.pairs, *own])]
+        others = enumerate(own, len(self.state.pairs))
+        seeds = [*self._seeds_of_pairs(), *(self._seed(*one) for one in others)]
         signs = [*(-pair_sign(*pair) for pair in self.state.pairs), *[-1] * len(own)]
         self.unmasked = self._uploads.take()
         threads = self._parameters.threads
         self._protocol.summed_in.mask(self.unmasked, seeds, signs, threads)
+
+    def _seeds_of_pairs(self) -> list[bytes]:
+        """Return the seeds of all pairs; their keys are derived together, which is faster."""
+        answers, pairs = self.state.answers, self.state.pairs
+        among = tuple(sorted(answers)[: self._known.threshold])
+        points = ([answers[place][number] for place in among] for number in range(len(pairs)))
+        pads = keys.derive_each(
+            [self._common(among, parts) for parts in points], [*map(self._context, pairs)]
+        )
+        each = enumerate(zip(pairs, pads, strict=True))
+        return [self._fitting(*one) or self._seed(number, one[0]) for number, one in each]
+
+    def _context(self, pair: tuple[int, int]) -> bytes:
+        (context,) = pair_contexts(self._head, pair[0], [pair[1]], "seed")
+        return context
+
+    def _common(self, among: tuple[int, ...], parts: list[bytes]) -> bytes:
+        """Return the sum of decryptors' points; zeros if there is none."""
+        try:
+            return edwards.combine(conversions(among, self._multiplied), parts)
+        except ValueError:
+            return bytes(POINT)
+
+    def _fitting(self, pair: tuple[int, int], pad: bytes) -> bytes:
+        """Return the seed of a pair; nothing if it would be encrypted otherwise."""
+        sent = self.state.seeds[pair[0]][pair[1]]
+        seed = xor(sent[POINT:], pad)
+        right = edwards.base(scalar_of(seed, self._context(pair))) == sent[:POINT]
+        return seed if right else b""
 
     def _seed(self, number: int, pair: tuple[int, int]) -> bytes:
         """Return a seed from t answers, without those of one decryptor that may answer falsely."""
@@ -607,14 +637,7 @@ class FlamingoServer(SumServer):
             whole = edwards.packed(sum(weight * share for weight, share in shares))
             seed = whole[:SEED_BYTES]
             return seed if whole == tagged(seed, f"{self._head} seed of {id}".encode()) else b""
-        (context,) = pair_contexts(self._head, id, [peer], "seed")
-        sent = self.state.seeds[id][peer]
-        try:
-            common = edwards.combine(conversions(among, self._multiplied), parts)
-        except ValueError:
-            return b""
-        seed = xor(sent[POINT:], keys.derive(common, context))
-        return seed if edwards.base(scalar_of(seed, context)) == sent[:POINT] else b""
+        return self._fitting(pair, keys.derive(self._common(among, parts), self._context(pair)))
 
 
 @lru_cache(maxsize=256)

@@ -17,9 +17,11 @@ from hpcfl.algorithms.aggregation.base import DIRECTORY
 from hpcfl.algorithms.aggregation.flamingo import MAKING, POINT, SHARE, SURE
 from hpcfl.algorithms.aggregation.promises import Outcome, objection
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import edwards, keys
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.enrolment import NO_ROUND, enrol
 
 ORDER_2 = (2**255 - 20).to_bytes(32, "little")  # the point (0, -1)
@@ -633,6 +635,12 @@ def test_rounds_of_some_of_the_devices_are_refused():
     protocol = make("flamingo", 10)
     with pytest.raises(UsageError, match="are of all 12 devices"):
         protocol.join({}, range(10), 12)
+
+
+def test_uploads_are_not_summed_on_the_way():
+    """What MPI sums are whole vectors; here each comes with seeds and shares."""
+    with pytest.raises(UsageError, match="flamingo cannot use --upload reduce"):
+        Experiment.prepare(BenchOptions("flamingo", dim=10, upload="reduce"), 5)
 
 
 def test_devices_enrolled_for_other_colluders_refuse_a_round():
