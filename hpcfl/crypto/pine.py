@@ -128,6 +128,12 @@ class Pine:
         self.leader_bytes = z * (self.elements + self.proof_elements) + 2 * SEED_BYTES
         self.verifier_bytes = z * (self.inputs + 2 * sum(self.counts)) + 2 * SEED_BYTES
 
+    @property
+    def forged(self) -> float:
+        """Upper bound of the probability that a wrong proof of the norm passes, for one report."""
+        points, modulus = self.squares.points, self.field.modulus
+        return float(((2 * points - 2) / (modulus - points)) ** self.counts[0])
+
     def _stream(self, seed: bytes, usage: int, binder: bytes = b"") -> Read:
         tag = bytes([VERSION]) + self.identifier.to_bytes(4, "big") + usage.to_bytes(2, "big")
         return stream(seed, tag, binder)

@@ -13,6 +13,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import RefusedError, UsageError
 from hpcfl.exchange import ServerRound
 from hpcfl.exchange.request import Offer
+from hpcfl.options.protocols import ProofOptions, QuantisedOptions
 
 Arrays = Sequence[NDArray[Any]]
 MOST = "most_examples"  # in offers
@@ -29,7 +30,13 @@ def check_weighted(protocol: str, most: float | None) -> None:
         return
     if most <= 0:
         raise UsageError(f"most_examples is {most}; it must be above 0, or None")
-    if find(protocol).sparse_upload:
+    kind = find(protocol)
+    if ProofOptions in kind.options:
+        raise UsageError(
+            f"{protocol} limits the norm of what a client sends, and a client would choose how "
+            "much of it its weight takes: give most_examples=None, so that all count the same"
+        )
+    if kind.sparse_upload:
         raise UsageError(
             f"{protocol} sends a part of the coordinates, and a client's weight may not be among "
             "them: give most_examples=None, so that all clients count the same"
@@ -61,7 +68,7 @@ def change(before: Arrays, after: Arrays, examples: float, offer: Offer) -> NDAr
         parts.append(np.array([weight * clip]))
     vector = np.concatenate(parts).astype(np.float32)
     sizes = np.abs(vector)
-    if (sizes > clip).any():
+    if QuantisedOptions in offer.protocol.options and (sizes > clip).any():
         share, largest = 100 * np.mean(sizes > clip), sizes.max()
         told = "%.2g %% of the coordinates are clipped to clip = %g; the largest is %g"
         logging.getLogger("hpcfl").warning(told, share, clip, largest)

@@ -115,7 +115,7 @@ WRONG = {
     "bench": "no protocol is given",
     "bench secgag": "did you mean 'secagg'?",
     "bench secagg --aplha 0.1": "--alpha",
-    "bench nosuch": "ckks, prf, dp-fedavg, or give MODULE:CLASS",
+    "bench nosuch": "flamingo, prf, dp-fedavg, or give MODULE:CLASS",
     "bench sparse --devices 0": "--devices is 0; it must be at least 1",
     "bench sparse --devices 2,3 --output x.h5": "let --output name a folder",
     "bench math:pi": "'math:pi' must be a subclass of",

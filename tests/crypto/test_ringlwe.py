@@ -18,7 +18,7 @@ LOW_52 = np.uint64(2**52 - 1)
 
 def counting(key):
     """Return the AES-128-CTR stream of a key, with the counter from 0."""
-    return keystream._counting(key, bytes(16))
+    return keystream.counting(key, bytes(16))
 
 
 def convolved(a, k):

@@ -132,6 +132,12 @@ def test_a_protocol_that_sends_a_part_of_the_coordinates_counts_all_clients_the_
     np.testing.assert_allclose(found[sent] * 26 / 51, mean[sent], atol=1e-5)
 
 
+def test_a_client_cannot_trade_its_weight_for_a_longer_change_where_norms_are_limited():
+    """The mean is divided by the sum of weights, which a client could make small."""
+    with pytest.raises(UsageError, match="most_examples=None"):
+        SecureAggregation(fedavg(), "pine", most_examples=9, helpers=NODES[-1:])
+
+
 def test_a_client_that_fails_in_its_training_is_not_in_the_mean(tmp_path):
     grid = Node(app_of(mod(tmp_path)), failing=[12])
     found = (
@@ -178,7 +184,8 @@ def test_a_state_that_flower_gives_again_masks_no_second_model(protocol, tmp_pat
     grid = Node(app_of(mod(tmp_path, helpers=1)))
     helpers = {"assisted": {"helpers": NODES[-2:]}, "pine": {"helpers": NODES[-1:]}}
     helpers = helpers.get(protocol, {})
-    start(SecureAggregation(fedavg(), protocol, most_examples=100, **helpers), grid, rounds=1)
+    most = None if protocol == "pine" else 100
+    start(SecureAggregation(fedavg(), protocol, most_examples=most, **helpers), grid, rounds=1)
     uploads = [(message, state) for message, state in grid.sent if message.content.array_records]
     message, state = uploads[0]
     context = Context(1, message.metadata.dst_node_id, {}, state, {})

@@ -2,12 +2,16 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from runs import epsilons, right
 from runs import train_privately as train
 
+from hpcfl.algorithms.aggregation.pine import Pine
+from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.results import load
@@ -204,3 +208,13 @@ def test_what_was_spent_is_said_with_its_delta_and_neighbours(tmp_path, name, op
     trained = train(tmp_path, name, rounds=1, devices=3, **options)
 
     assert re.search(said, render_end(load(trained.path)))
+
+
+def test_the_servers_noise_covers_what_rounding_adds_to_vectors_that_were_proven_short():
+    """Whose integers per unit are pine's own, and not those of --levels."""
+    devices, norm = 10, 0.5
+    protocol = Pine(Parameters(devices, 640, clip_norm=norm))
+    federation, privacy = SimpleNamespace(devices=devices), SimpleNamespace(clip_norm=norm)
+    algorithm = SimpleNamespace(sigma=1.0, federation=federation, privacy=privacy)
+    longest = protocol.proofs.norm_bound / protocol.quantiser.levels / (norm / devices)
+    assert 1 < longest <= DPFedAvg._central_sigma(algorithm, protocol) < 1.02

@@ -11,12 +11,13 @@ This is Flamingo against curious parties, on edwards25519. The authors' code cut
 16 bits, checks no signatures and drops the tags of AES-GCM; this one does neither. Each maker of
 the key proves that it knows its part (as in FROST, SAC 2020), so none can subtract the others'.
 
-A wrong seed ends the round: a device's own seed has a tag, and the scalar w that encrypts a pair's
-seed follows from it (Fujisaki and Okamoto, CRYPTO 1999). All decryptors that are there answer once.
-The first t multiply their points by Lagrange factors, so the server only adds t points per pair. If
-one of these vanishes or answers falsely, the server itself multiplies the answers of t others. Not
-promised: a device that helps the server can send another's w B of an earlier round as its own, and
-have it decrypted if its neighbour vanishes. Proofs against that would take 64 bytes a neighbour.
+A malformed seed ends the round: a device's own seed has a tag, and the scalar w that encrypts a
+pair's seed follows from it (Fujisaki and Okamoto, CRYPTO 1999). All decryptors that are there
+answer once. The first t multiply their points by Lagrange factors, so the server only adds t points
+per pair. If one of these vanishes or answers falsely, the server itself multiplies the answers of t
+others. Not promised: decryptors do not know whose point they multiply, so a server that cheats can
+have any encrypted seed of this or an earlier round decrypted in place of another, and read a
+vector. Proofs against that would take 64 bytes a neighbour.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant; n devices; a "pair" links a survivor with a missing device):
@@ -183,7 +184,7 @@ class Known:
         self.there: messages.Flags = np.zeros(0, np.bool_)  # who has enrolled, shape (n,)
 
     def learn(self, listed: Payload) -> None:
-        """Draw the makers by the keys of all devices, so nobody chooses who they are."""
+        """Draw the makers by the keys of all devices; whoever sends the last could try several."""
         self.digest = hashlib.sha256(HEAD.encode() + listed.tobytes()).digest()
         self.there = listed.reshape(-1, keys.KEY_BYTES).max(axis=1) > 0
         self.makers = subset(self.digest, len(self.there), self.count)
@@ -527,6 +528,11 @@ class FlamingoServer(SumServer):
         self._head = protocol.context(round_index)
         self.committee = self._known.decryptors
 
+    def _check_sender(self, sender: int) -> None:
+        if not self._known.there[sender]:  # nobody is linked with it
+            raise MessageError("masked_input", f"device {sender}", "it has not enrolled")
+        super()._check_sender(sender)
+
     def _add_upload(self, sender: int, payload: Payload) -> None:
         peers, decryptors = self._near(sender), self._known.decryptors
         cut = ENCRYPTED * len(peers)
@@ -626,7 +632,7 @@ class FlamingoServer(SumServer):
                 return found
         raise BelowThresholdError(
             f"round {self.round_index} cannot end: the answers of {len(opened)} decryptors give "
-            f"no seed of device {pair[0]}: it sent wrong ones, or several decryptors did"
+            f"no seed of device {pair[0]}: it sent wrong ones, or decryptors did"
         )
 
     def _combined(self, pair: tuple[int, int], among: tuple[int, ...], parts: list[bytes]) -> bytes:

@@ -71,7 +71,6 @@ GROUP = Field(F40.modulus, "field40", 40)
 SEALED = pine.Pine.helper_bytes + TAG_BYTES
 RELAYED = SEALED + pine.Pine.public_bytes
 NONCE = bytes(12)  # of a sealed share, whose key has no other use
-FORGED = 2.0**-62  # probability that a wrong proof passes, at most
 
 
 def norm_before_rounding(bound: int, dim: int) -> float:
@@ -427,10 +426,10 @@ class Pine(QuantisedProtocol):
         )
         short = (
             "as long as both server and helper follow the protocol, what a device adds to the sum "
-            f"has at most the norm {self.proofs.norm_bound / self.quantiser.levels:.4g}, that of "
-            f"--clip-norm {self.clip_norm:g} with the largest weight"
+            f"has at most the norm {self.proofs.norm_bound / self.quantiser.levels:.4g}: that of "
+            f"--clip-norm {self.clip_norm:g} with the largest weight, and what rounding may add"
         )
-        return [Certain(apart, threshold), Certain(short, worst=devices * FORGED)]
+        return [Certain(apart, threshold), Certain(short, worst=devices * self.proofs.forged)]
 
     def sizes(self) -> dict[Method, float]:
         parameters, proofs = self.parameters, self.proofs

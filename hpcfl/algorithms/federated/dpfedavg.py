@@ -210,6 +210,6 @@ class DPFedAvg(PrivateAlgorithm):
         sigma = self.sigma / protocol.divisor
         if isinstance(protocol, QuantisedProtocol):
             # A round of all devices has the fewest integers per unit.
-            unit = protocol.parameters.levels / self.federation.devices / protocol.divisor
+            unit = protocol.quantiser.levels / self.federation.devices / protocol.divisor
             sigma *= 1 + math.sqrt(protocol.parameters.dim) / (unit * self.privacy.clip_norm)
         return sigma

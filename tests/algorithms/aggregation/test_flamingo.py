@@ -535,7 +535,7 @@ def test_a_decryptor_answers_once_a_round_and_only_in_a_round_it_uploaded_in():
         again.send_masked_input(np.zeros(20))
 
 
-def test_for_each_device_one_seed_is_told_and_not_the_other():
+def test_an_answer_has_a_seed_for_each_link_that_is_cut_and_for_each_survivor():
     """What a decryptor answers has a point for each link that is cut, a share for each survivor."""
     protocol = together()
     others = [id for id in range(40) if id not in protocol.enrolled[0].decryptors]
@@ -547,7 +547,6 @@ def test_for_each_device_one_seed_is_told_and_not_the_other():
     device.receive_unmask(right)
     answer = device.send_unmask().tobytes()
     assert len(answer) == POINT * (len(cut) + 37)
-    # Asked for another set, it would answer for both seeds of a device.
     _, other, _ = asked(protocol, 1)
     with pytest.raises(MessageError):
         other.receive_unmask(right[:-1])
@@ -663,3 +662,13 @@ def test_without_pynacl_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_nacl)
     with pytest.raises(HpcflError, match=r"flamingo needs PyNaCl: pip install 'hpcfl\[flamingo\]'"):
         make("flamingo", 5)
+
+
+def test_a_device_that_has_not_enrolled_is_refused_alone():
+    """Nobody is linked with it, so decryptors would refuse a sum that it is in."""
+    protocol = together()
+    server = play(protocol, before="masked_input").server
+    server._known.there[7] = False
+    payload = np.zeros(10, np.uint8)
+    with pytest.raises(MessageError, match="device 7: it has not enrolled"):
+        server.receive_masked_input(7, payload)

@@ -503,7 +503,9 @@ def test_promises_name_the_norm_and_the_threshold():
     protocol = made(10, clip_norm=2.0)
     apart, short = protocol.promises()
     assert "sum of at least 6 devices' vectors" in apart.claim
-    assert "at most the norm 0.2002, that of --clip-norm 2 with the largest weight" in short.claim
+    assert (
+        "at most the norm 0.2002: that of --clip-norm 2 with the largest weight, and" in short.claim
+    )
     assert 10 * 2.0**-62 == short.worst
     assert objection([apart, short], Outcome(10, 5)) is not None
     assert objection([apart, short], Outcome(10, 6)) is None
