@@ -1,5 +1,7 @@
 """Protocols with one message per device and round: costs of their parties at N = 1,000.
 
+    python benchmarks/one_message.py [opa] [flamingo]
+
 All CPU times are those of one process, the least of several interleaved repeats. Takes about five
 minutes on one core.
 """
@@ -7,6 +9,7 @@ minutes on one core.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -31,14 +34,14 @@ MODEL = np.zeros(DIM, np.float32)
 VECTOR = np.random.default_rng(1).uniform(-1, 1, DIM).astype(np.float32)
 
 
-def plan() -> Parameters:
+def plan(group: str = "fq") -> Parameters:
     """Return the parameters of a round."""
-    return Parameters(DEVICES, DIM, dropout=DROPOUT, gamma=0.1)
+    return Parameters(DEVICES, DIM, dropout=DROPOUT, gamma=0.1, group=group, levels=2**18)
 
 
-def secagg_device() -> Callable[[], float]:
+def secagg_device(group: str = "fq") -> Callable[[], float]:
     """Return a function that plays a device of `secagg`; it returns its CPU seconds."""
-    protocol = find("secagg")(plan())
+    protocol = find("secagg")(plan(group))
     server = protocol.server(0, MODEL)
     size = 2 * KEY_BYTES
     # The server's list of keys; the measured device puts its own in the first place.
@@ -132,6 +135,33 @@ def flamingo() -> None:
     )
 
 
+def opa() -> None:
+    """Compare what any device of `opa` does with a device of `secagg`, with values of 20 bits."""
+    protocol, transport = find("opa")(plan("ring20")), Loopback(DEVICES)
+    enrolled = enrol(protocol, transport, first_round=0)
+    assert enrolled is not None
+    protocol.join(enrolled.devices, range(DEVICES), DEVICES)
+    secagg, others, first, later = secagg_device("ring20"), [], [], []
+    for index in range(30):
+        server = protocol.server(index, MODEL)
+        model = server.send_model()
+        # Device 0 has agreed with most members before, the other one with none.
+        for id, spent in ((0, later), (index + 1, first)):
+            device = protocol.device(id, index, system_secrets)
+            works = (
+                partial(device.receive_model, model),
+                device.send_share_key,
+                partial(device.send_masked_input, VECTOR),
+            )
+            spent.append(sum(map(cpu_seconds, works)))
+        if not index % 3:
+            others.append(secagg())
+    for name, spent in (("the first", first), ("a later", later)):
+        told = f"opa, {name} round of a device ({1e3 * min(spent):.1f} ms)"
+        told += f" / secagg ({1e3 * min(others):.0f} ms)"
+        figure(told, min(spent) / min(others), 0.06)
+
+
 def counted(pairs: int, threshold: int) -> float:
     """Return the seconds of as many operations on the curve, by PyNaCl's own calls."""
     bindings, point = edwards.library(), edwards.base(7)
@@ -147,4 +177,5 @@ def counted(pairs: int, threshold: int) -> float:
 
 
 if __name__ == "__main__":
-    flamingo()
+    for name in sys.argv[1:] or ("opa", "flamingo"):
+        {"opa": opa, "flamingo": flamingo}[name]()
