@@ -25,6 +25,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto.pine import Pine, Report
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.boost import BoostOptions
+from hpcfl.options.privacy import NoiseOptions
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, count
 from hpcfl.results.schema import Metric
@@ -54,8 +55,8 @@ class Boosted(QuantisedProtocol):
     def bounded(self, values: NDArray[np.floating]) -> tuple[NDArray[np.floating], float | None]:
         if not self.hostile:
             return super().bounded(values)
-        # C is pine's --clip-norm or its default, which other protocols do not have.
-        norm = getattr(self, "clip_norm", (math.sqrt(values.size) + 6) / 100)
+        # Other protocols than pine have no norm: C is then the default of train's --clip-norm.
+        norm = getattr(self, "clip_norm", NoiseOptions.clip_norm)
         return values * (-self.times * norm / (float(np.linalg.norm(values)) or 1.0)), None
 
 
@@ -122,7 +123,8 @@ class Boost:
         columns += [Column(one, one, format=formats.number) for one in ("honest", "attacked")]
         rows = [*zip(range(asked.rounds), self.honest, self.attacked, strict=True)]
         told = [f"refused in {len(when)} rounds: {why}" for why, when in self.refused.items()]
-        table = Table(columns, rows, f"{title}, {asked.times:g} C long").text()
+        title += f", {asked.times:g} C long, C = {NoiseOptions.clip_norm:g}"
+        table = Table(columns, rows, title).text()
         return "\n".join([table, "", *(told or ["nothing was refused"])])
 
 

@@ -237,8 +237,8 @@ def audit(algorithm: str, runs: int, seed: int, as_json: bool, **typed: Any) -> 
 def boost(as_json: bool, **typed: Any) -> None:
     """Let one device send minus its update, times a factor, in a training.
 
-    The training is repeated without the attack. C is pine's --clip-norm by default, a hundredth of
-    the root of d and 6 more. With pine, devices that send longer vectors are refused.
+    The training is repeated without the attack. C is 1, the default of --clip-norm in train. With
+    pine, devices that send longer vectors are refused.
 
     \b
     Examples:

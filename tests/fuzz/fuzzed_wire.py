@@ -31,6 +31,7 @@ CASES = {
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "assisted": ("assisted", {"helpers": 3}),
     "pine": ("pine", {}),
+    "opa": ("opa", {"dropout": 0.1}),
     "flamingo": ("flamingo", {"dropout": 0.1}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }

@@ -755,8 +755,9 @@ class Flamingo(QuantisedProtocol):
         linked = (
             f"a device masks with {self.degree:.3g} others on average, at random. If {self.threat} "
             f"collude and {self.needed_in_sum} devices are in the sum, the honest ones of them are "
-            f"all linked, except with probability {log2(split)}"
+            "all linked"
         )
+        linked += f", except with probability {log2(split)}" if split else ""
         return [
             promises.Certain(hidden, threshold, self.exceeded),
             promises.Certain(linked, self.needed_in_sum, split),

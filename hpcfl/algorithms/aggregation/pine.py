@@ -275,7 +275,8 @@ class PineServer(QuantisedServer):
                 self._sum += proofs.output(LEADER, report.share)
                 self.survivors.append(sender)
             else:
-                why = f"not short: its vector was not proven to be at most {proofs.norm_bound} long"
+                norm = f"{proofs.norm_bound} quanta, for {self._protocol.clips}"
+                why = f"not short: its vector was not proven to have at most the norm of {norm}"
                 self._refuse("masked_input", sender, why if any(verifier) else CLOSED)
             report.share = b""
 

@@ -40,11 +40,11 @@ def vectors_of(protocol, norms, seed=0):
 
 
 def refusals(played):
-    return {id: error.reason for id, error in played.kept_out.items()}
+    return {id: error.reason.partition(", for")[0] for id, error in played.kept_out.items()}
 
 
 def long(norm):
-    return f"not short: its vector was not proven to be at most {norm} long"
+    return f"not short: its vector was not proven to have at most the norm of {norm} quanta"
 
 
 # Sums
