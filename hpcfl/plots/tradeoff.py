@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,10 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
     """
     runs = naming.pooled(runs)
     panels = sorted({(run.devices, run.dim) for run in runs})
-    names = naming.labels(runs, without=("devices", "dim", "degree", "min_cohort"))
+    chosen = ["devices", "dim", "degree", "min_cohort"]
+    if not any(count > 1 for count in Counter(map(_place, runs)).values()):
+        chosen += ["committee", "levels"]  # a protocol's own choices for a number of devices
+    names = naming.labels(runs, without=chosen)
     looked = looks.of_lines(zip(map(naming.named, runs), names, strict=True))
     figure, axes = new_figure(asked, len(panels), height=2.7, sharey=True)
     for one, (devices, dim) in zip(axes, panels, strict=True):
@@ -67,6 +71,10 @@ def draw(runs: Sequence[Run], asked: PlotOptions) -> Figure:
         title.append("joined by dots: a member of its committee, or a helper")
     finish(figure, asked, title, axes[0])
     return figure
+
+
+def _place(run: Run) -> tuple[str, int, object]:
+    return naming.named(run), run.devices, run.config.get("dim")
 
 
 def figures(run: Run) -> dict[str, tuple[float, float]]:
