@@ -73,7 +73,7 @@ def advise(as_json: bool, **typed: Any) -> None:
 )
 @alone
 def calibrate(protocols: tuple[str, ...], output: Path | None) -> None:
-    """Measure the CPU time of protocols on this machine, in a few minutes.
+    """Measure the CPU time of protocols on this machine, in a minute or two each.
 
     Small real rounds of each PROTOCOL run in one process; without PROTOCOL, of all protocols that
     come with hpcfl. Close other programs, because they disturb the measurement.

@@ -93,7 +93,7 @@ def load(path: Path) -> Calibration:
             return Calibration(content["seconds"], content["errors"], content["about"])
     except FileNotFoundError:
         raise UsageError(
-            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in a few minutes, "
+            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in 10 to 20 minutes, "
             "or give one with --calibration"
         ) from None
     except (OSError, ValueError, LookupError, TypeError) as error:
