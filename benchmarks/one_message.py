@@ -141,7 +141,10 @@ def opa() -> None:
     enrolled = enrol(protocol, transport, first_round=0)
     assert enrolled is not None
     protocol.join(enrolled.devices, range(DEVICES), DEVICES)
-    secagg, others, first, later = secagg_device("ring20"), [], [], []
+    secagg = secagg_device("ring20")
+    others: list[float] = []
+    first: list[float] = []
+    later: list[float] = []
     for index in range(30):
         server = protocol.server(index, MODEL)
         model = server.send_model()
