@@ -6,12 +6,15 @@ from protocol_rounds import Source, bits, enrolled, make, play, raw, sent_by_dev
 from scipy import stats
 
 from hpcfl.algorithms.aggregation.opa import Member, Opa
+from hpcfl.algorithms.aggregation.work import terms
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keystream
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.ringlwe import RING_DIM, masks, small
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.build import build
 
 DEVICES, DIM = 20, 5000
 
@@ -187,3 +190,15 @@ def test_the_sum_of_keys_is_exact_in_the_smallest_field():
         assert field.modulus > 84 * devices + 1
         largest = np.full(2, 42 * devices)
         assert (field.decode(field.reduce(-largest)) == -largest).all()
+
+
+def test_costs_are_those_of_small_rounds_also_where_keys_need_a_larger_field():
+    small, large = (terms(Opa(Parameters(devices, 100, levels=1))) for devices in (40, 1000))
+    assert {party: {*known} for party, known in small.items()} == {
+        party: {*known} for party, known in large.items()
+    }
+
+
+def test_mpi_cannot_sum_words_on_the_way():
+    with pytest.raises(UsageError, match="opa cannot use --upload reduce"):
+        build("opa", BenchOptions("opa", upload="reduce"), 10, 100)
