@@ -59,9 +59,7 @@ from hpcfl.algorithms.aggregation.messages import from_server, parse_vector, rea
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol, SumServer, until
 from hpcfl.comm.phases import (
-    BROADCAST,
     GATHER,
-    LOCAL,
     ROUTE,
     Ids,
     Method,
@@ -272,22 +270,7 @@ class Opa(Committee):
             early=True,
             finish=Server.finish_masked_input,
         ),
-        Step(
-            "sum_shares",
-            BROADCAST,
-            Server.send_sum_shares,
-            Device.receive_sum_shares,
-            role=Role.COMMITTEE,
-        ),
-        Step(
-            "sum_shares",
-            GATHER,
-            Device.send_sum_shares,
-            Server.receive_sum_shares,
-            role=Role.COMMITTEE,
-            finish=Server.finish_sum_shares,
-        ),
-        Step("result", LOCAL, finish=Server.finish_result),
+        *Committee.steps[-3:],  # to add up the shares, and the result
     )
 
     @property
