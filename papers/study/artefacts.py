@@ -7,7 +7,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
 from papers.artefact import Artefact, Result, Scale, Setting, by_round
 from papers.panels import Panel
 from papers.study import costs, training
@@ -150,7 +149,7 @@ def _accuracy_panels(results: Sequence[Result]) -> list[Panel]:
 
 
 _AT_BASE = list(costs.settings_of(costs.BASE))
-_NOISY = [name for name in PROTOCOLS if costs.carries_noise(name)]
+_NOISY = [name for name in costs.STUDIED if costs.carries_noise(name)]
 _WITH_NOISE = list(costs.settings_of(costs.BASE, among=_NOISY))
 
 ARTEFACTS = (
