@@ -58,6 +58,7 @@ class Summary:
 
     figures: Mapping[str, Any]
     phases: Sequence[Mapping[str, Any]]
+    enrolment: Sequence[Mapping[str, Any]]  # the same of the enrolment, which is in no round
     protocol: str
     link: LinkModel  # of the modelled seconds
     files: tuple[str, ...]
@@ -82,7 +83,8 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as JSON-ready values, with None for numbers that are not finite."""
-        more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
+        once = {"enrolment": self.enrolment} if self.enrolment else {}
+        more = {"phases": self.phases, **once, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
 
     def __repr__(self) -> str:
@@ -151,6 +153,7 @@ def summarise(
     return Summary(
         figures,
         phases,
+        [] if run.enrolment is None else list(_phases(run.enrolment, link)),
         run.protocol,
         link,
         tuple(str(one.path) for one in launches),

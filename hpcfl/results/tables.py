@@ -45,16 +45,20 @@ def _columns_of(party: str) -> Sequence[Column]:
 
 
 def phases(summary: Summary) -> Table:
-    """Return a table of the cost of one run, with a row per phase and a last row for rounds."""
+    """Return a table of the cost of one run: its phases, whole rounds, and the enrolment."""
     # Parties that only some protocols have.
     others = [one for one in ("member", "helper") if f"{one}_bytes_up_mean" in summary.phases[-1]]
     columns = (*_PHASES, *(column for party in others for column in _columns_of(party)))
     rows: list[Sequence[Any]] = [
-        [phase[column.name] for column in columns] for phase in summary.phases
+        [phase.get(column.name) for column in columns] for phase in summary.phases
+    ]
+    once = [
+        [f"once: {row['phase']}", *(row.get(column.name) for column in columns[1:])]
+        for row in summary.enrolment
     ]
     return Table(
         columns,
-        [*rows[:-1], RULE, rows[-1]],
+        [*rows[:-1], RULE, rows[-1], *([RULE, *once] if once else [])],
         f"A round of {summary['protocol']}, N = {summary['devices']}, "
         f"d = {summary['dim']}{_of_model(summary)}",
         [
@@ -64,6 +68,7 @@ def phases(summary: Summary) -> Table:
                 f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
                 for party in others
             ),
+            *(["once: the enrolment before the first round, in no round"] if once else []),
             *(f"warning: {sentence}" for sentence in summary.warnings),
         ],
     )

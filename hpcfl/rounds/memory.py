@@ -38,16 +38,20 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
     return devices * protocol.rows_of_device * widest
 
 
-def check(protocol: AggregationProtocol, hosts: int, tolerant: bool = False) -> None:
+def check(
+    protocol: AggregationProtocol, hosts: int, tolerant: bool = False, held: bool = False
+) -> None:
     """Raise UsageError if a round does not fit into the memory of hosts like this one.
 
-    `tolerant` says that the run survives deaths of ranks.
+    `tolerant` says that the run survives deaths of ranks, `held` that uploads wait until it is
+    known which of them are late.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     here = math.ceil(devices / hosts)
     independent = 4 * dim * devices <= INDEPENDENT_BYTES
     exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
     vectors = (COORDINATE_BYTES + 4 * (here if independent else 1)) * dim
+    vectors += held * here * protocol.largest_message
     machine.check_memory(
         f"the {here} devices on a host, with the rows that they exchange,",
         exchanged + vectors,

@@ -23,8 +23,10 @@ from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
 from hpcfl.report.formats import counted, words
+from hpcfl.results.record import RoundRecord
 from hpcfl.rounds import memory
 from hpcfl.rounds.enrolment import Enrolled, enrol
+from hpcfl.rounds.eventclock import EventClock
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
@@ -60,6 +62,7 @@ class Job(ABC):
     name: str  # the beginning of the names of results files
     recorded_as: str  # the name of the protocol in results files
     phases: list[str]  # of a round
+    clock: EventClock | None = None  # of a population
     by_rank = True  # whether each rank's use of time, and deaths of ranks, are recorded
 
     @abstractmethod
@@ -107,13 +110,23 @@ class Job(ABC):
         if reason:
             return reason
         seed, protocol = self.options.insecure_seed, self.protocol
+        once = bool(protocol.enrolment_phases())
+        if once and transport.has_server:
+            observer.enrolling(transport.placement.devices)
         enrolled = enrol(
             protocol,
             transport,
-            first_round=first,
             insecure_seed=seed,
-            keep_transport_keys=self.protocol.parameters.transport_keys == "run",
+            keep_transport_keys=protocol.parameters.transport_keys == "run",
         )
+        if once and enrolled is not None:
+            problem: HpcflError | None = None
+            try:
+                if transport.has_server:
+                    observer.enrolled(enrolled.record)
+            except HpcflError as raised:
+                problem = raised
+            transport.raise_everywhere(problem)
         for index in range(first, self.rounds):
             with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
                 result = self.play(transport, index, enrolled, observer)
@@ -227,7 +240,7 @@ def run(
         from hpcfl.system.disturbances import warnings
 
         try:
-            memory.check(job.protocol, hosts.count, world.tolerant)
+            memory.check(job.protocol, hosts.count, world.tolerant, job.clock is not None)
             environment = _environment(world, hosts, transport.placement, job)
             writer = _writer(world, hosts, transport, job, output, command, environment)
             job.begin(writer.path, writer.run_id)
@@ -274,6 +287,9 @@ def run(
 class _Writing(RoundObserver):
     def __init__(self, writer: ResultsWriter) -> None:
         self._writer = writer
+
+    def enrolled(self, record: RoundRecord) -> None:
+        self._writer.enrolled(record)
 
     def finished(self, index: int, result: Played) -> None:
         self._writer.append(result.record, result.figures)
@@ -330,9 +346,11 @@ def _writer(
         config=config,
         asked=asked_for(job.asked),
         phases=job.phases,
+        once=protocol.enrolment_phases(),
         devices=job.devices,
         helpers=place.helpers,
         committee=protocol.has_committee,
+        population=None if job.clock is None else job.clock.population,
         failures=world.tolerant and job.by_rank,
         **job.written(),
         **about,
@@ -352,8 +370,10 @@ def _earlier(path: Path, job: Job) -> Run:
     # Files hold some options only if they were given; in other files these have their defaults.
     known = options_of(group)
     unsaid = {name: known[name].default for name in names(group, "recorded if given")}
-    wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as})
-    found = stored({**unsaid, **earlier.config, "protocol": earlier.protocol})
+    wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as, "phases": job.phases})
+    found = stored(
+        {**unsaid, **earlier.config, "protocol": earlier.protocol, "phases": earlier.phases}
+    )
     may_differ = {*free(group), *REPLACED}
     other = [name for name in wanted if name not in may_differ and found.get(name) != wanted[name]]
     if other:

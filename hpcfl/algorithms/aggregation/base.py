@@ -302,10 +302,14 @@ class AggregationProtocol(ABC):
 
     @classmethod
     def phases(cls) -> list[str]:
-        """Return the names of the phases, in order, including those of the enrolment."""
-        own, enrolment = phase_names(cls.steps), cls.enrolment(2, cls.default_helpers)
-        once = [] if enrolment is None else phase_names(enrolment.steps)
-        return [phase for phase in once if phase not in own] + own
+        """Return the names of a round's phases, in order."""
+        return phase_names(cls.steps)
+
+    @classmethod
+    def enrolment_phases(cls) -> list[str]:
+        """Return the names of the phases once a run, before all rounds."""
+        enrolment = cls.enrolment(2, cls.default_helpers)
+        return [] if enrolment is None else phase_names(enrolment.steps)
 
     @classmethod
     def exchanges(cls) -> int:
