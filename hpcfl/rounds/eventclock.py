@@ -23,13 +23,15 @@ from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import part
-from hpcfl.options.shared import RunOptions
+from hpcfl.options.protocols import ProtocolOptions
+from hpcfl.options.shared import LinkOptions, PopulationOptions, SeedOptions
 from hpcfl.populations.population import Population, load
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import AWAY, COMPUTE, LINK, RoundRecord
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.values import dataclass
 
+Floats = NDArray[np.float64]
 _MOVED = ("bytes_up", "bytes_down", "messages_up", "messages_down")
 
 
@@ -43,121 +45,88 @@ class EventClock:
     deadline_seconds: float = math.inf  # of an exchange
     seconds: float = 0.0  # at the server: when the next round begins
 
-    def of_round(
-        self,
-        transport: Transport,
-        ledger: Ledger,
-        members: Sequence[int],
-        needed: Mapping[Role, int],
-    ) -> RoundClock:
-        """Return the clock of a round of some devices; every rank calls this.
 
-        `members` are their numbers in the population. The server waits for at least `needed` of a
-        role: with fewer, the protocol cannot go on.
-        """
-        return RoundClock(self, transport, ledger, members, needed)
+class Times:
+    """The times of a round's parties since its beginning, by phase.
 
-
-class RoundClock:
-    """The clock of a round; only the server's rank knows times.
-
-    Devices have the ids 0 to N - 1, helpers those from N on. `late` are the devices that were late
-    or away, on every rank: the number of the step, and an index of `record.LATE_REASONS`.
+    Devices have the ids 0 to N - 1, helpers those from N on. `members` are the devices' numbers in
+    the population. The server waits for at least `needed` of a role: with fewer, the protocol
+    cannot go on. `seconds` are those of each phase: what the party took that the server waited for.
     """
 
     def __init__(
         self,
         run: EventClock,
-        transport: Transport,
-        ledger: Ledger,
         members: Sequence[int],
+        helpers: int,
+        phases: int,
         needed: Mapping[Role, int],
     ) -> None:
-        self._run, self._transport, self._needed = run, transport, needed
-        self._ledger = ledger
-        self._members, self._devices = members, len(members)
-        known, chosen = run.population, np.asarray(members, np.int64)
-        helpers = transport.placement.helpers
+        self._run, self._members, self._needed = run, members, needed
+        self._devices, known = len(members), run.population
         of_helper = (run.link.helper_mbps, run.link.helper_mbps, run.link.latency_ms, 1.0)
         columns = (known.uplink_mbps, known.downlink_mbps, known.latency_ms, known.compute)
         self._up, self._down, self._latency, self._factor = (
-            np.concatenate([column[chosen], np.full(helpers, value)])
+            np.concatenate([column[np.asarray(members, np.int64)], np.full(helpers, value)])
             for column, value in zip(columns, of_helper, strict=True)
         )
         count = self._devices + helpers
-        self._trained = np.zeros(count)  # CPU seconds outside the ledger, of this rank
-        self._before: NDArray[np.float64] | None = None  # the ledger's totals at the last look
+        self.seconds = np.zeros(phases)
         self._server = 0.0  # when the server has ended its work
         self._at = np.zeros(count)  # when a party has ended its work
         self._answered = np.zeros(count)  # when it sent its last answer
-        self._linked = np.zeros(count)  # seconds on its link since then
-        # By phase, and by phase and party since its last answer: seconds of work and transfers.
-        self._seconds = np.zeros(len(ledger.record.bytes_up))
-        self._path = np.zeros((len(self._seconds), count))
+        # Seconds since then, by phase, and those on its link.
+        self._path, self._linked = np.zeros((phases, count)), np.zeros(count)
         self._asked: dict[Role, int] = {}
-        self.late: dict[int, tuple[int, int]] = {}
-        self._look()
-        away = [
-            id
-            for id, member in enumerate(members)
-            if transport.has_server and known.there_until(member, run.seconds) < run.seconds
-        ]
-        self._tell(0, away, [AWAY] * len(away))
 
-    def trained(self, cpu_seconds: Mapping[int, float]) -> None:
-        """Add CPU seconds that devices of this rank spent on their vectors."""
-        for id, seconds in cpu_seconds.items():
-            self._trained[id] += seconds
+    def away(self) -> list[int]:
+        """Return the devices that are away at the beginning."""
+        known, start = self._run.population, self._run.seconds
+        members = () if known.always_there else self._members
+        return [id for id, one in enumerate(members) if known.there_until(one, start) < start]
 
-    def after(self, phase: str) -> None:
-        """Move the times on after a step: the server worked, and parties received its messages."""
-        seen = self._look()
-        if seen is None:
-            return
-        server, cpu, _, down, _, received = seen
-        index = self._ledger.index(phase)
-        self._server += server
-        self._seconds[index] += server
-        moved = 1e-3 * self._latency * (received > 0) + 8e-6 * down / self._down
-        self._at = np.where(received > 0, np.maximum(self._at, self._server), self._at)
-        self._move(index, self._factor * cpu, moved)
+    def work(self, phase: int, seconds: float) -> None:
+        """Let the server compute."""
+        self._server += seconds
+        self.seconds[phase] += seconds
 
-    def _move(self, phase: int, computed: Any, moved: Any) -> None:
-        self._at = self._at + computed + moved
-        self._path[phase] += computed + moved
+    def receive(self, phase: int, cpu: Floats, size: Floats, messages: Floats) -> None:
+        """Let parties receive what the server sent after its work, `size` bytes, and compute."""
+        got = messages > 0
+        self._at = np.where(got, np.maximum(self._at, self._server), self._at)
+        self._move(phase, cpu, 1e-3 * self._latency * got + 8e-6 * size / self._down)
+
+    def _move(self, phase: int, cpu: Floats, moved: Floats) -> None:
+        spent = self._factor * cpu + moved
+        self._at = self._at + spent
+        self._path[phase] += spent
         self._linked += moved
 
-    def answers(self, number: int, phase: str, role: Role) -> list[int]:
-        """Return the devices whose answers are late, before the server takes any.
+    def answer(
+        self, phase: int, role: Role, cpu: Floats, size: Floats, messages: Floats
+    ) -> dict[int, int]:
+        """Let parties compute and send `size` bytes, and the server go on.
 
-        Every rank calls this after its parties have made their messages of the step.
+        Return the late devices, each with the reason, an index of `record.LATE_REASONS`.
         """
-        seen = self._look()
-        if seen is None:
-            return self._tell(number, [], [])
-        server, cpu, up, _, sent, _ = seen
-        index = self._ledger.index(phase)
-        self._server += server
-        self._seconds[index] += server
-        computed = self._factor * cpu
-        moved = 1e-3 * self._latency * (sent > 0) + 8e-6 * up / self._up
-        self._move(index, computed, moved)
-        ids = np.flatnonzero(sent > 0)
+        sent = messages > 0
+        self._move(phase, cpu, 1e-3 * self._latency * sent + 8e-6 * size / self._up)
+        ids = np.flatnonzero(sent)
         if not ids.size:
-            return self._tell(number, [], [])
+            return {}
         arrivals = np.where(self._stay(ids), self._at[ids], np.inf)
-        end, last = self._goes_on(role, ids, arrivals)
-        self._jump(index, end, last)
-        is_late = arrivals > end
-        late = ids[is_late]
+        end, waited_for = self._goes_on(role, ids, arrivals)
+        self._wait(phase, end, waited_for)
+        late = ids[arrivals > end]
         on_link = 2 * self._linked[late] >= self._at[late] - self._answered[late]
-        reasons = np.where(np.isinf(arrivals[is_late]), AWAY, np.where(on_link, LINK, COMPUTE))
+        reasons = np.where(on_link, LINK, COMPUTE)
+        reasons[np.isinf(arrivals[arrivals > end])] = AWAY
         self._answered[ids] = self._at[ids]
         self._path[:, ids] = self._linked[ids] = 0.0
-        return self._tell(number, late.tolist(), reasons.tolist())
+        return dict(zip(late.tolist(), reasons.tolist(), strict=True))
 
     def _goes_on(
-        self, role: Role, ids: NDArray[np.int64], arrivals: NDArray[np.float64]
+        self, role: Role, ids: NDArray[np.int64], arrivals: Floats
     ) -> tuple[float, int | None]:
         """Return when the server goes on, and the party that it waited for, if any."""
         order = np.argsort(arrivals, kind="stable")
@@ -176,40 +145,89 @@ class RoundClock:
     def _stay(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which parties are there from their last answer until this one has arrived."""
         known, start = self._run.population, self._run.seconds
-        if known.always_there:
-            return np.ones(ids.size, np.bool_)
-        return np.array([
-            id >= self._devices
-            or known.there_until(self._members[id], start + self._answered[id])
-            >= start + self._at[id]
-            for id in ids.tolist()
-        ])  # fmt: skip
+        stay = np.ones(ids.size, np.bool_)
+        for place, id in enumerate([] if known.always_there else ids.tolist()):
+            if id < self._devices:
+                until = known.there_until(self._members[id], start + self._answered[id])
+                stay[place] = until >= start + self._at[id]
+        return stay
 
-    def _jump(self, phase: int, end: float, waited_for: int | None) -> None:
-        """Let the server wait until `end`; phases get the seconds that its last party spent."""
+    def _wait(self, phase: int, end: float, waited_for: int | None) -> None:
+        """Let the server wait until `end`; what the last party did not spend is the phase's."""
         left = max(0.0, end - self._server)
         self._server += left
         if waited_for is not None:
-            for index in range(len(self._seconds) - 1, -1, -1):
-                part = min(left, float(self._path[index, waited_for]))
-                self._seconds[index] += part
-                left -= part
-        self._seconds[phase] += left
+            for index in range(len(self.seconds) - 1, -1, -1):
+                spent = min(left, float(self._path[index, waited_for]))
+                self.seconds[index] += spent
+                left -= spent
+        self.seconds[phase] += left
 
-    def finish(self, record: RoundRecord, phases: Sequence[str]) -> None:
-        """Enter the round into the server's record: it ends when those who stayed have all of it.
-
-        `phases` are those of the steps.
-        """
-        if not self._transport.has_server:
-            return
+    def end(self, gone: Sequence[int]) -> float:
+        """Return when all but the parties that are `gone` have received what the server sent."""
         stayed = np.ones(self._at.size, np.bool_)
-        stayed[[*self.late]] = False
+        stayed[[*gone]] = False
         if stayed.any():
             last = int(np.where(stayed, self._at, -np.inf).argmax())
-            self._jump(len(self._seconds) - 1, float(self._at[last]), last)
-        self._run.seconds += self._server
-        record.event_seconds = self._seconds
+            self._wait(len(self.seconds) - 1, float(self._at[last]), last)
+        return self._server
+
+
+class RoundClock:
+    """The clock of a round in play; only the server's rank knows times.
+
+    `late` are the devices that were late or away, on every rank, each with the number of the step
+    and the reason.
+    """
+
+    def __init__(
+        self,
+        run: EventClock,
+        transport: Transport,
+        ledger: Ledger,
+        members: Sequence[int],
+        needed: Mapping[Role, int],
+    ) -> None:
+        self._run, self._transport, self._ledger = run, transport, ledger
+        helpers, phases = transport.placement.helpers, len(ledger.record.bytes_up)
+        self._times = Times(run, members, helpers, phases, needed)
+        self._trained = np.zeros(len(members) + helpers)  # CPU seconds outside the ledger
+        self._before: Floats | float = 0.0  # the ledger's totals at the last look
+        self.late: dict[int, tuple[int, int]] = {}
+        away = self._times.away() if transport.has_server else []
+        self._tell(0, dict.fromkeys(away, AWAY))
+
+    def trained(self, cpu_seconds: Mapping[int, float]) -> None:
+        """Add CPU seconds that devices of this rank spent on their vectors."""
+        for id, seconds in cpu_seconds.items():
+            self._trained[id] += seconds
+
+    def after(self, phase: str) -> None:
+        """Move the times on after a step: the server worked, and parties received its messages."""
+        seen = self._look()
+        if seen is not None:
+            (server, cpu, _, down, _, received), index = seen, self._ledger.index(phase)
+            self._times.work(index, server)
+            self._times.receive(index, cpu, down, received)
+
+    def answers(self, number: int, phase: str, role: Role) -> set[int]:
+        """Return the devices whose answers are late, before the server takes any.
+
+        Every rank calls this after its parties have made their messages of the step.
+        """
+        seen, late = self._look(), dict[int, int]()
+        if seen is not None:
+            (server, cpu, up, _, sent, _), index = seen, self._ledger.index(phase)
+            self._times.work(index, server)
+            late = self._times.answer(index, role, cpu, up, sent)
+        return self._tell(number, late)
+
+    def finish(self, record: RoundRecord, phases: Sequence[str]) -> None:
+        """Enter the round into the server's record; `phases` are those of the steps."""
+        if not self._transport.has_server:
+            return
+        self._run.seconds += self._times.end([*self.late])
+        record.event_seconds = self._times.seconds
         for id, (number, reason) in self.late.items():
             record.late_phase[id] = self._ledger.index(phases[number])
             record.late_reason[id] = reason
@@ -221,50 +239,46 @@ class RoundClock:
         down of every device and helper.
         """
         record = self._ledger.record
-        rows = [record.cpu_seconds[:, :-1].sum(axis=0), *(
-            getattr(record, name).sum(axis=0) for name in _MOVED
-        )]  # fmt: skip
-        helped = [
-            getattr(record, f"helper_{name}").sum(axis=0) for name in ("cpu_seconds", *_MOVED)
-        ]
-        totals = np.array([np.concatenate(pair) for pair in zip(rows, helped, strict=True)])
+        rows = [record.cpu_seconds[:, :-1], *(getattr(record, name) for name in _MOVED)]
+        helped = [getattr(record, f"helper_{name}") for name in ("cpu_seconds", *_MOVED)]
+        pairs = zip(rows, helped, strict=True)
+        totals = np.array([np.concatenate(pair, axis=1).sum(axis=0) for pair in pairs])
         totals[0] += self._trained
         now = np.append(totals.ravel(), record.cpu_seconds[:, -1].sum())
-        before, self._before = self._before, now
-        spent = self._transport.sum_to_server(now if before is None else now - before)
-        if spent is None:
-            return None
-        return float(spent[-1]), *spent[:-1].reshape(5, -1)
+        spent = self._transport.sum_to_server(now - self._before)
+        self._before = now
+        return None if spent is None else (float(spent[-1]), *spent[:-1].reshape(5, -1))
 
-    def _tell(self, number: int, late: list[int], reasons: list[int]) -> list[int]:
+    def _tell(self, number: int, late: Mapping[int, int]) -> set[int]:
         """Return the late devices on every rank, as the server knows them."""
         message = None
         if self._transport.has_server:
-            message = np.array([number, *late, *reasons], np.int64).view(np.uint8)
+            message = np.array([number, *late, *late.values()], np.int64).view(np.uint8)
         told = self._transport.broadcast(message).view(np.int64)
-        ids, why = told[1:].reshape(2, -1).tolist()
-        self.late |= {id: (number, reason) for id, reason in zip(ids, why, strict=True)}
-        return list(ids)
+        ids, reasons = told[1:].reshape(2, -1).tolist()
+        self.late |= {id: (number, reason) for id, reason in zip(ids, reasons, strict=True)}
+        return {*ids}
 
 
 def clock_of(
-    options: RunOptions, devices: int, kind: type[AggregationProtocol]
+    options: ProtocolOptions, devices: int, kind: type[AggregationProtocol]
 ) -> EventClock | None:
     """Return the clock of a run, checked; None without a population.
 
     Raise UsageError if the options do not go together.
     """
-    link = part(options, LinkModel)
-    if options.population is None:
-        if options.quorum < 1 or options.deadline is not None:
+    asked, link = part(options, PopulationOptions), part(options, LinkModel)
+    if asked.population is None:
+        if asked.quorum < 1 or asked.deadline is not None:
             raise UsageError("--quorum and --deadline are for the devices of a --population")
         return None
-    waits = options.quorum == 1 and options.deadline is None
+    waits = asked.quorum == 1 and asked.deadline is None
     if not kind.tolerates_dropouts and not waits:
         raise UsageError(
             f"{kind.name} tolerates no missing device: leave --quorum and --deadline out"
         )
     if options.upload == "reduce":
         raise UsageError("--upload reduce sums vectors on the way, whoever is late: leave it out")
-    known = load(options.population, devices, options.seed, link)
-    return EventClock(known, link, options.quorum, options.deadline or math.inf)
+    seed = options.seed if isinstance(options, SeedOptions) else 0
+    known = load(asked.population, devices, seed, part(options, LinkOptions))
+    return EventClock(known, link, asked.quorum, asked.deadline or math.inf)

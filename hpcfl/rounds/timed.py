@@ -20,7 +20,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
-from hpcfl.rounds.eventclock import EventClock
+from hpcfl.rounds.eventclock import EventClock, RoundClock
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
@@ -110,7 +110,7 @@ def play(
     ledger, of_round = Ledger.of(phases, transport), None
     if clock is not None:
         needed = protocol.settings().get("members_needed", protocol.members_in_round)
-        of_round = clock.of_round(transport, ledger, together, {Role.COMMITTEE: needed})
+        of_round = RoundClock(clock, transport, ledger, together, {Role.COMMITTEE: needed})
         dropouts = {**dropouts, **dict.fromkeys(of_round.late, phases[0])}
     config = RoundConfig(
         index=index,
