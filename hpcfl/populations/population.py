@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError, no_such
 from hpcfl.options.shared import LinkOptions
+from hpcfl.report.table import Table, label, number
 from hpcfl.system import files, hdf5, outputs
 from hpcfl.values import dataclass, field
 
@@ -181,10 +182,17 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
 
 def save(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
     """Write a table as CSV, a column for each entry."""
-    with outputs.replacing(path) as draft, open(draft, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(table)
-        writer.writerows(zip(*table.values(), strict=True))
+    lines = [[*table], *zip(*table.values(), strict=True)]
+    text = "".join(",".join(map(str, line)) + "\n" for line in lines)
+    outputs.write(path, outputs.POPULATION, text)
+
+
+def quantiles(table: Mapping[str, Sequence[Any]]) -> Table:
+    """Return a table of the quantiles of the columns of a population."""
+    at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+    rows = [[name, *np.quantile(np.asarray(table[name], float), at).tolist()] for name in COLUMNS]
+    columns = [label("figure"), *(number(f"q{100 * q:g}", f"{100 * q:g} %") for q in at)]
+    return Table(columns, rows, f"Quantiles over {len(table['compute']):,} devices")
 
 
 def _table(path: Path) -> dict[str, Sequence[Any]]:

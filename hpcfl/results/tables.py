@@ -14,6 +14,7 @@ from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
 from hpcfl.results.columns import COLUMNS, COMMON, SHOWN, choose, telling_apart
 from hpcfl.results.reader import Run
+from hpcfl.results.record import LATE_REASONS
 from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.statistics import PERCENTILES
 from hpcfl.results.summary import Summary, beside
@@ -105,12 +106,27 @@ def facts(summary: Summary) -> Facts:
             "ranks": one["ranks"],
             "MPI library": one["mpi_library"] or loopback,
             "link model": one["link"],
+            "late": _late(one),
             "repeats": launches if one["launches"] > 1 else None,
             "memory": f"{memory} at the peak of a round" if memory else None,
             "first round": None if first is None else f"{seconds(first)} s ({kind}{times})",
             "measured": f"{_spread(one, 'round_seconds')}; {_interval(one)}",
             "modelled": _spread(one, "modelled_round_seconds"),
         }
+    )
+
+
+def _late(figures: Mapping[str, Any]) -> str | None:
+    """Return in words who was late, if the run has a population."""
+    if figures["late_mean"] is None:
+        return None
+    why = ", ".join(
+        f"{reason} {formats.number(figures[f'late_by_{reason}_mean'])}" for reason in LATE_REASONS
+    )
+    return (
+        f"{formats.number(figures['late_mean'])} devices of a round on average ({why}), with "
+        f"{formats.amount(figures['late_bytes_mean'])} sent in vain; "
+        f"{formats.share(figures['never_in_sum'])} of the devices were in no sum"
     )
 
 
