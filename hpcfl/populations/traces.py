@@ -29,8 +29,8 @@ def table(capacities: Path, availability: Path | None = None) -> dict[str, list[
     """Return the columns of a population from FedScale's capacities, and who is there when.
 
     The fastest processor counts as this one, and links have equal rates in both directions and no
-    latency, of which the files say nothing. Client k of the availability is the k-th device. Clients
-    that are never there are left out; if there are fewer, they are taken in turn.
+    latency, of which the files say nothing. Client k of the availability is the k-th device;
+    clients that are never there are left out, and the others taken in turn.
     """
     devices = [_of(one, capacities, "computation", "communication") for one in _read(capacities)]
     fastest = min(one[0] for one in devices)
