@@ -22,16 +22,18 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError, no_such
 from hpcfl.options.shared import LinkOptions
-from hpcfl.report.table import Table, label, number
 from hpcfl.system import files, hdf5, outputs
 from hpcfl.values import dataclass, field
+
+if TYPE_CHECKING:
+    from hpcfl.report.table import Table
 
 Floats = NDArray[np.float64]
 # Columns that every table has, with their smallest values, and those of availability. Intervals are
@@ -189,6 +191,8 @@ def save(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
 
 def quantiles(table: Mapping[str, Sequence[Any]]) -> Table:
     """Return a table of the quantiles of the columns of a population."""
+    from hpcfl.report.table import Table, label, number
+
     at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
     rows = [[name, *np.quantile(np.asarray(table[name], float), at).tolist()] for name in COLUMNS]
     columns = [label("figure"), *(number(f"q{100 * q:g}", f"{100 * q:g} %") for q in at)]
