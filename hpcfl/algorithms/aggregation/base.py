@@ -32,7 +32,14 @@ from hpcfl.comm.phases import (
 )
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.errors import (
+    BelowThresholdError,
+    HpcflError,
+    MessageError,
+    PromiseError,
+    RefusedError,
+    UsageError,
+)
 from hpcfl.options.definition import OptionGroup
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
@@ -418,7 +425,7 @@ class RoundServer(ModelSender):
         # The values of this round: the protocol may outlive it.
         self._members, self._population = protocol.members, protocol.population
         # Devices whose faults were found only after all devices had answered.
-        self.refused: dict[int, MessageError] = {}
+        self.refused: dict[int, HpcflError] = {}
 
     def _first(
         self, phase: str, sender: int, received: Container[int], party: str = "device"
