@@ -10,7 +10,7 @@ import pytest
 from crypto_reference import fixed_keys
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from hpcfl.crypto import keys, keystream, native
+from hpcfl.crypto import keys, keystream, native, ringlwe
 from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.results.pooling import MACHINE
 from hpcfl.system import doctor, environment
@@ -106,12 +106,15 @@ def test_what_fails_a_known_answer_is_not_used(monkeypatch):
             hpcfl_mask=lambda *arguments, told=told: told,
             hpcfl_masks=lambda *arguments: arguments[-1],
             hpcfl_derive=lambda *arguments, told=told: told,
+            hpcfl_multiply=lambda *arguments: None,
         )
         monkeypatch.setattr(native, "_kernel", lambda library=library: library)
         assert native.masker.__wrapped__() is None
         assert native.deriver.__wrapped__() is None
+        assert ringlwe._compiled.__wrapped__() is None
     monkeypatch.setattr(native, "_kernel", lambda: None)
     assert native.masker.__wrapped__() is None is native.deriver.__wrapped__()
+    assert ringlwe._compiled.__wrapped__() is None
 
 
 @kernel
