@@ -2,8 +2,9 @@
 
 Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
 and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
-its slowest device has computed and sent and the server has then done its work. *Measured* is the
-time of one process on this machine.
+its slowest device has computed and sent and the server has then done its work. With a population
+it is the time of the event clock (:mod:`hpcfl.costmodel.events`). *Measured* is the time of one
+process on this machine.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.events import play
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.rounds.eventclock import EventClock
 from hpcfl.values import asdict, dataclass
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
@@ -91,6 +94,9 @@ class Prediction:
     server_cpu_seconds: float
     measured_seconds: float  # in one process on this machine
     notes: tuple[str, ...]  # caveats
+    # With a population: by how much computing prolongs a modelled round, at least, as predicted and
+    # at most. Its phases have the seconds of a round in which computing takes no time.
+    prolonged_seconds: tuple[float, float, float] | None = None
 
     @property
     def bytes_up(self) -> float:
@@ -108,6 +114,8 @@ class Prediction:
     @property
     def computing_seconds(self) -> float:
         """Seconds that a modelled round waits for computing: members are the slowest devices."""
+        if self.prolonged_seconds is not None:
+            return self.prolonged_seconds[1]
         slowest = self.member_cpu_seconds or self.device_cpu_seconds
         return slowest + self.helper_cpu_seconds + self.server_cpu_seconds
 
@@ -118,25 +126,30 @@ class Prediction:
     @property
     def modelled_within(self) -> tuple[float, float]:
         """The range of 90 % of modelled rounds, in seconds; only computing is uncertain."""
-        least, most = COMPUTING_WITHIN
-        return (
-            self.link_seconds + least * self.computing_seconds,
-            self.link_seconds + most * self.computing_seconds,
-        )
+        least, most = (factor * self.computing_seconds for factor in COMPUTING_WITHIN)
+        if self.prolonged_seconds is not None:
+            least, _, most = self.prolonged_seconds
+        return self.link_seconds + least, self.link_seconds + most
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and sums, for JSON."""
         sums = ("bytes_up", "bytes_down", "link_seconds", "computing_seconds", "modelled_seconds")
-        return asdict(self) | {name: getattr(self, name) for name in sums}
+        found = asdict(self) | {name: getattr(self, name) for name in sums}
+        if self.prolonged_seconds is None:
+            del found["prolonged_seconds"]
+        return found
 
 
 def predict(
-    protocol: AggregationProtocol, calibration: Calibration, link: LinkModel | None = None
+    protocol: AggregationProtocol,
+    calibration: Calibration,
+    link: LinkModel | None = None,
+    clock: EventClock | None = None,
 ) -> Prediction:
     """Predict a round's modelled time on links and its measured time in one process here.
 
-    Raise UsageError if the protocol does not declare its terms, or if they are not
-    calibrated.
+    With `clock`, the modelled time is that of its population. Raise UsageError if the protocol does
+    not declare its terms, if they are not calibrated, or if too few devices are in time.
     """
     parameters, link = protocol.parameters, link or LinkModel()
     played, terms = [*exchanged(protocol).values()], terms_of(protocol)
@@ -151,13 +164,25 @@ def predict(
     notes = work.notes(protocol)
     if beyond_checked(devices, parameters.dim):
         notes.append(EXTRAPOLATED)
+    on_links = [_link_seconds(phase, link) for phase in played]
+    prolonged = None
+    if clock is not None:
+        factors = (0.0, COMPUTING_WITHIN[0], 1.0, COMPUTING_WITHIN[1])
+        found = [play(protocol, clock, spent, factor) for factor in factors]
+        if found[2].failure:
+            raise UsageError(f"a round of {protocol.name} cannot end: {found[2].failure}")
+        on_links, total = found[0].seconds.tolist(), sum(found[0].seconds.tolist())
+        least, expected, most = (float(one.seconds.sum()) - total for one in found[1:])
+        prolonged = least, expected, most
+        if found[2].in_sum < devices:
+            notes.append(f"in the sum are {found[2].in_sum} of {devices} devices")
     return Prediction(
         protocol.name,
         devices,
         parameters.dim,
         tuple(
-            PhasePrediction(phase.name, phase.up, phase.down, _link_seconds(phase, link))
-            for phase in played
+            PhasePrediction(phase.name, phase.up, phase.down, seconds)
+            for phase, seconds in zip(played, on_links, strict=True)
         ),
         device,
         member,
@@ -166,6 +191,7 @@ def predict(
         spent["server"],
         one_process,
         tuple(notes),
+        prolonged,
     )
 
 

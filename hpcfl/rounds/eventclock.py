@@ -22,7 +22,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import part
+from hpcfl.options.definition import OptionGroup, part
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.shared import LinkOptions, PopulationOptions, SeedOptions
 from hpcfl.populations.population import Population, load
@@ -260,10 +260,16 @@ class RoundClock:
         return {*ids}
 
 
+def needed_in(protocol: AggregationProtocol) -> dict[Role, int]:
+    """Return the least number of answers of each role, besides devices, for a round to go on."""
+    members = protocol.settings().get("members_needed", protocol.members_in_round)
+    return {Role.COMMITTEE: members}
+
+
 def clock_of(
-    options: ProtocolOptions, devices: int, kind: type[AggregationProtocol]
+    options: OptionGroup, devices: int, kind: type[AggregationProtocol] | None = None
 ) -> EventClock | None:
-    """Return the clock of a run, checked; None without a population.
+    """Return the clock of a run, checked for a protocol if any; None without a population.
 
     Raise UsageError if the options do not go together.
     """
@@ -273,11 +279,11 @@ def clock_of(
             raise UsageError("--quorum and --deadline are for the devices of a --population")
         return None
     waits = asked.quorum == 1 and asked.deadline is None
-    if not kind.tolerates_dropouts and not waits:
+    if kind is not None and not kind.tolerates_dropouts and not waits:
         raise UsageError(
             f"{kind.name} tolerates no missing device: leave --quorum and --deadline out"
         )
-    if options.upload == "reduce":
+    if isinstance(options, ProtocolOptions) and options.upload == "reduce":
         raise UsageError("--upload reduce sums vectors on the way, whoever is late: leave it out")
     seed = options.seed if isinstance(options, SeedOptions) else 0
     known = load(asked.population, devices, seed, part(options, LinkOptions))
