@@ -25,6 +25,7 @@ class Modelled:
     """The modelled seconds of a round."""
 
     seconds: NDArray[np.float64]  # of each phase, shape (P,)
+    linked: int  # number of the devices that are left after the last route before the upload
     in_sum: int  # number of the devices that upload in time
     failure: str  # why the round cannot end; "" if it can
 
@@ -40,7 +41,11 @@ def play(
     needed = {Role.DEVICE: protocol.needed_in_sum, **needed_in(protocol)}
     times = Times(run, range(devices), protocol.helpers, len(phases), needed_in(protocol))
     is_device = np.arange(devices + protocol.helpers) < devices
-    who = {Role.DEVICE: is_device, Role.HELPER: ~is_device, Role.COMMITTEE: is_device & False}
+    who = {
+        Role.DEVICE: is_device,
+        Role.HELPER: ~is_device,
+        Role.COMMITTEE: np.zeros_like(is_device),
+    }
     there = np.ones_like(is_device)
     there[times.away()] = False
 
@@ -54,7 +59,7 @@ def play(
     device, helper = cpu["device"], cpu.get("helper", 0.0)
     spends = {Role.DEVICE: device, Role.HELPER: helper}
     spends[Role.COMMITTEE] = max(0.0, cpu.get("member", device) - device)
-    drawn, in_sum, failure = False, devices, ""
+    drawn, linked, in_sum, failure = False, devices, devices, ""
     for place, (step, moved) in enumerate(zip(steps, of_steps(protocol), strict=True)):
         phase = phases.index(step.phase)
         if Role.COMMITTEE in (step.role, step.to) and not drawn:
@@ -68,10 +73,12 @@ def play(
             count, least = int((there & who[step.role]).sum()), needed.get(step.role, 0)
             if count < least and not failure:
                 failure = f"{count} {step.role.value} answer in {step.phase}, and it needs {least}"
-        down = each(moved.down, moved.member_down, moved.helper_down)
-        times.receive(phase, np.zeros_like(down), down, down)
-        if place == upload:
-            times.work(phase, factor * cpu["server"])
-            in_sum = int((there & is_device).sum())
+            linked = count if step.pattern is Pattern.ROUTE and place < upload else linked
+            if place == upload:
+                times.work(phase, factor * cpu["server"])
+                in_sum = count
+        if moved.down or moved.member_down or moved.helper_down:
+            down = each(moved.down, moved.member_down, moved.helper_down)
+            times.receive(phase, np.zeros_like(down), down, down)
     times.end(np.flatnonzero(~there).tolist())
-    return Modelled(times.seconds, in_sum, failure)
+    return Modelled(times.seconds, linked, in_sum, failure)

@@ -9,6 +9,7 @@ process on this machine.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hpcfl.algorithms.aggregation import work
@@ -17,12 +18,12 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.events import play
+from hpcfl.costmodel.events import Modelled, play
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.eventclock import EventClock
-from hpcfl.values import asdict, dataclass
+from hpcfl.values import asdict, dataclass, replace
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
 # (benchmarks/advice.py): for a device's CPU time, and for all computing that a modelled round
@@ -152,30 +153,29 @@ def predict(
     not declare its terms, if they are not calibrated, or if too few devices are in time.
     """
     parameters, link = protocol.parameters, link or LinkModel()
-    played, terms = [*exchanged(protocol).values()], terms_of(protocol)
-    spent = {
-        party: calibration.seconds(protocol, party, of_party) for party, of_party in terms.items()
-    }
-    members, devices = max(phase.members for phase in played), parameters.devices
+    devices = parameters.devices
+    played, spent = [*exchanged(protocol).values()], _spent(protocol, calibration)
+    (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
+    on_links, prolonged = [_link_seconds(phase, link) for phase in played], None
+    notes = work.notes(protocol)
+    if clock is not None:
+        at_first = play(protocol, clock, spent, 1.0)
+        if at_first.failure:
+            raise UsageError(f"a round of {protocol.name} cannot end: {at_first.failure}")
+        spent, survivors = _spent(_left(protocol, at_first), calibration), at_first.in_sum
+        low, high = COMPUTING_WITHIN
+        rounds = (play(protocol, clock, spent, factor) for factor in (0.0, low, 1.0, high))
+        on_links, *others = (one.seconds.tolist() for one in rounds)
+        least, expected, most = (sum(seconds) - sum(on_links) for seconds in others)
+        prolonged = least, expected, most
+        if survivors < devices:
+            notes.append(f"{survivors} of {devices} devices are in the sum")
+    members = max(phase.members for phase in played)
     device, member, helper = spent["device"], spent.get("member", 0.0), spent.get("helper", 0.0)
     mean = device + (member - device) * members / devices if members else device
-    (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
     one_process = survivors * mean + protocol.helpers * helper + spent["server"] + spent["around"]
-    notes = work.notes(protocol)
     if beyond_checked(devices, parameters.dim):
         notes.append(EXTRAPOLATED)
-    on_links = [_link_seconds(phase, link) for phase in played]
-    prolonged = None
-    if clock is not None:
-        factors = (0.0, COMPUTING_WITHIN[0], 1.0, COMPUTING_WITHIN[1])
-        found = [play(protocol, clock, spent, factor) for factor in factors]
-        if found[2].failure:
-            raise UsageError(f"a round of {protocol.name} cannot end: {found[2].failure}")
-        on_links, total = found[0].seconds.tolist(), sum(found[0].seconds.tolist())
-        least, expected, most = (float(one.seconds.sum()) - total for one in found[1:])
-        prolonged = least, expected, most
-        if found[2].in_sum < devices:
-            notes.append(f"in the sum are {found[2].in_sum} of {devices} devices")
     return Prediction(
         protocol.name,
         devices,
@@ -193,6 +193,24 @@ def predict(
         tuple(notes),
         prolonged,
     )
+
+
+def _spent(protocol: AggregationProtocol, calibration: Calibration) -> dict[str, float]:
+    """Return the seconds of each party's work, and of the work around it."""
+    terms = terms_of(protocol)
+    return {party: calibration.seconds(protocol, party, own) for party, own in terms.items()}
+
+
+def _left(protocol: AggregationProtocol, found: Modelled) -> AggregationProtocol:
+    """Return the planned protocol with the devices that were there, for the terms of its work.
+
+    Only the masks of a device that leaves after the devices have been linked must be removed.
+    """
+    left = copy.copy(protocol)
+    # The half makes dropout * devices round down to the difference.
+    dropout = (found.linked - found.in_sum + 0.5) / found.linked
+    left.parameters = replace(protocol.parameters, devices=found.linked, dropout=dropout)
+    return left
 
 
 def _link_seconds(phase: PhaseCosts, link: LinkModel) -> float:

@@ -66,8 +66,9 @@ class Times:
         self._devices, known = len(members), run.population
         of_helper = (run.link.helper_mbps, run.link.helper_mbps, run.link.latency_ms, 1.0)
         columns = (known.uplink_mbps, known.downlink_mbps, known.latency_ms, known.compute)
+        rows = np.asarray(members, np.int64)
         self._up, self._down, self._latency, self._factor = (
-            np.concatenate([column[np.asarray(members, np.int64)], np.full(helpers, value)])
+            np.concatenate([column[rows], np.full(helpers, value)])
             for column, value in zip(columns, of_helper, strict=True)
         )
         count = self._devices + helpers
@@ -129,18 +130,18 @@ class Times:
         self, role: Role, ids: NDArray[np.int64], arrivals: Floats
     ) -> tuple[float, int | None]:
         """Return when the server goes on, and the party that it waited for, if any."""
-        order = np.argsort(arrivals, kind="stable")
         coming = int(np.isfinite(arrivals).sum())
         if role is Role.HELPER:
-            return float(arrivals[order[-1]]), int(ids[order[-1]])
+            return float(arrivals.max()), int(ids[arrivals.argmax()])
         # The quorum is of those who were asked first, not of those who are left.
         all_ = self._devices if role is Role.DEVICE else self._asked.setdefault(role, ids.size)
         wanted = max(math.ceil(self._run.quorum * all_ - 1e-9), self._needed.get(role, 1))
         deadline = self._server + self._run.deadline_seconds
         which = min(wanted, coming) - 1
-        if which < 0 or arrivals[order[which]] > deadline:
+        end = np.inf if which < 0 else float(np.partition(arrivals, which)[which])
+        if which < 0 or end > deadline:
             return deadline if math.isfinite(deadline) else self._server, None
-        return float(arrivals[order[which]]), int(ids[order[which]])
+        return end, int(ids[(arrivals == end).argmax()])
 
     def _stay(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which parties are there from their last answer until this one has arrived."""
