@@ -39,7 +39,7 @@ def play(
     """
     phases, steps, devices = protocol.phases(), protocol.steps, protocol.parameters.devices
     needed = {Role.DEVICE: protocol.needed_in_sum, **needed_in(protocol)}
-    times = Times(run, range(devices), protocol.helpers, len(phases), needed_in(protocol))
+    times = Times(run, np.arange(devices), protocol.helpers, len(phases), needed_in(protocol))
     is_device = np.arange(devices + protocol.helpers) < devices
     who = {
         Role.DEVICE: is_device,

@@ -57,7 +57,7 @@ class Times:
     def __init__(
         self,
         run: EventClock,
-        members: Sequence[int],
+        members: Sequence[int] | NDArray[np.int64],
         helpers: int,
         phases: int,
         needed: Mapping[Role, int],
