@@ -98,13 +98,10 @@ class Advice:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request and all results, for JSON."""
-        left_out = options_of(PopulationOptions) if self.asked.population is None else {}
+        out = options_of(PopulationOptions) if self.asked.population is None else {}
+        asked = {name: _plain(value) for name, value in vars(self.asked).items() if name not in out}
         return {
-            "asked": {
-                name: _plain(value)
-                for name, value in vars(self.asked).items()
-                if name not in left_out
-            },
+            "asked": asked,
             "best": self.choices[0].protocol if self.choices else None,
             "as_good": list(self.as_good),
             "told_apart": TOLD_APART,
@@ -131,9 +128,7 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
     return Advice(asked, tuple(choices), tuple(refusals))
 
 
-def _choice(
-    name: str, asked: AdviseOptions, calibration: Calibration, clock: EventClock | None
-) -> Choice:
+def _choice(name: str, asked: AdviseOptions, known: Calibration, run: EventClock | None) -> Choice:
     """Return a protocol's costs if it qualifies; otherwise raise UsageError with the reason."""
     kind = find(name)
     if asked.security == "active":
@@ -151,7 +146,7 @@ def _choice(
             "values of an honest device by themselves"
         )
     # Files of runs with a population are read for no other devices and links.
-    groups = () if clock is None else (PopulationOptions, LinkOptions)
+    groups = () if run is None else (PopulationOptions, LinkOptions)
     of_devices = (text for group in groups for text in _typed(part(asked, group)))
     # Costs are against a curious server, because only these are calibrated.
     counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
@@ -159,7 +154,7 @@ def _choice(
         name,
         (*_typed(wanted), *of_devices),
         counted.exchanges(),
-        predict(counted, calibration, part(asked, LinkModel), clock),
+        predict(counted, known, part(asked, LinkModel), run),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
         tuple(notes(counted)),

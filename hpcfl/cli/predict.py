@@ -32,7 +32,6 @@ def predict(as_json: bool, **typed: Any) -> None:
     Examples:
       hpcfl predict sparse
       hpcfl predict secagg --devices 25,50,75,100 --uplink-mbps 10
-      hpcfl predict opa --devices 1000 --population mobile --quorum 0.9
     """
     from hpcfl import api
 

@@ -2,9 +2,8 @@
 
 Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
 and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
-its slowest device has computed and sent and the server has then done its work. With a population
-it is the time of the event clock (:mod:`hpcfl.costmodel.events`). *Measured* is the time of one
-process on this machine.
+its slowest device has computed and sent and the server has then done its work. For populations see
+:mod:`hpcfl.costmodel.events`. *Measured* is the time of one process on this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.events import Modelled, play
+from hpcfl.costmodel.events import play
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
@@ -97,7 +96,7 @@ class Prediction:
     notes: tuple[str, ...]  # caveats
     # With a population: by how much computing prolongs a modelled round, at least, as predicted and
     # at most. Its phases have the seconds of a round in which computing takes no time.
-    prolonged_seconds: tuple[float, float, float] | None = None
+    prolonged_seconds: tuple[float, ...] | None = None
 
     @property
     def bytes_up(self) -> float:
@@ -136,8 +135,7 @@ class Prediction:
         """Return all fields and sums, for JSON."""
         sums = ("bytes_up", "bytes_down", "link_seconds", "computing_seconds", "modelled_seconds")
         found = asdict(self) | {name: getattr(self, name) for name in sums}
-        if self.prolonged_seconds is None:
-            del found["prolonged_seconds"]
+        del found["prolonged_seconds"]  # the difference of other sums
         return found
 
 
@@ -153,24 +151,19 @@ def predict(
     not declare its terms, if they are not calibrated, or if too few devices are in time.
     """
     parameters, link = protocol.parameters, link or LinkModel()
-    devices = parameters.devices
     played, spent = [*exchanged(protocol).values()], _spent(protocol, calibration)
     (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
     on_links, prolonged = [_link_seconds(phase, link) for phase in played], None
     notes = work.notes(protocol)
     if clock is not None:
-        at_first = play(protocol, clock, spent, 1.0)
-        if at_first.failure:
-            raise UsageError(f"a round of {protocol.name} cannot end: {at_first.failure}")
-        spent, survivors = _spent(_left(protocol, at_first), calibration), at_first.in_sum
-        low, high = COMPUTING_WITHIN
-        rounds = (play(protocol, clock, spent, factor) for factor in (0.0, low, 1.0, high))
-        on_links, *others = (one.seconds.tolist() for one in rounds)
-        least, expected, most = (sum(seconds) - sum(on_links) for seconds in others)
-        prolonged = least, expected, most
-        if survivors < devices:
-            notes.append(f"{survivors} of {devices} devices are in the sum")
-    members = max(phase.members for phase in played)
+        _, linked, survivors = play(protocol, clock, spent)
+        spent = _spent(_left(protocol, linked, survivors), calibration)
+        factors = (0.0, COMPUTING_WITHIN[0], 1.0, COMPUTING_WITHIN[1])
+        on_links, *others = (play(protocol, clock, spent, factor)[0] for factor in factors)
+        prolonged = tuple(sum(seconds) - sum(on_links) for seconds in others)
+        if survivors < parameters.devices:
+            notes.append(f"{survivors} of {parameters.devices} devices are in the sum")
+    members, devices = max(phase.members for phase in played), parameters.devices
     device, member, helper = spent["device"], spent.get("member", 0.0), spent.get("helper", 0.0)
     mean = device + (member - device) * members / devices if members else device
     one_process = survivors * mean + protocol.helpers * helper + spent["server"] + spent["around"]
@@ -201,15 +194,15 @@ def _spent(protocol: AggregationProtocol, calibration: Calibration) -> dict[str,
     return {party: calibration.seconds(protocol, party, own) for party, own in terms.items()}
 
 
-def _left(protocol: AggregationProtocol, found: Modelled) -> AggregationProtocol:
+def _left(protocol: AggregationProtocol, linked: int, in_sum: int) -> AggregationProtocol:
     """Return the planned protocol with the devices that were there, for the terms of its work.
 
-    Only the masks of a device that leaves after the devices have been linked must be removed.
+    Only the masks of devices that leave once they are linked with others must be removed.
     """
-    left = copy.copy(protocol)
-    # The half makes dropout * devices round down to the difference.
-    dropout = (found.linked - found.in_sum + 0.5) / found.linked
-    left.parameters = replace(protocol.parameters, devices=found.linked, dropout=dropout)
+    left, devices = copy.copy(protocol), min(linked, 2 * in_sum - 1)  # Plans keep more than half.
+    # The quarter makes dropout * devices round down to the difference.
+    dropout = (devices - in_sum + 0.25) / devices
+    left.parameters = replace(protocol.parameters, devices=devices, dropout=dropout)
     return left
 
 

@@ -22,15 +22,12 @@ def devices_of(asked: PredictOptions | AdviseOptions) -> str:
     link = part(asked, LinkModel)
     if asked.population is None:
         return f"devices of their own, {link}"
-    said = f"devices of the population {asked.population}"
-    said += f" ({link})" if asked.population == "uniform" else ""
+    said = f"the population {asked.population}" + f", {link}" * (asked.population == "uniform")
     until = "no deadline" if asked.deadline is None else f"a deadline of {asked.deadline:g} s"
-    return f"{said}, a quorum of {100 * asked.quorum:g} %, {until}"
+    return f"devices of {said}, a quorum of {100 * asked.quorum:g} %, {until}"
 
 
-def side_by_side(
-    found: Sequence[Prediction], asked: PredictOptions, calibration: Calibration
-) -> Table:
+def side_by_side(found: Sequence[Prediction], asked: PredictOptions, known: Calibration) -> Table:
     """Return a table of predictions, one per row."""
     cpu = [seconds(f"{party}_cpu_seconds", f"{party} CPU") for party in _PARTIES]
     parties = [column for column in cpu if any(getattr(one, column.name) for one in found)]
@@ -39,7 +36,7 @@ def side_by_side(
         [one.protocol, one.devices, one.dim, *(getattr(one, each.name) for each in columns)]
         for one in found
     ]
-    notes = dict.fromkeys(line for one in found for line in _about(one, asked, calibration))
+    notes = dict.fromkeys(line for one in found for line in _about(one, asked, known))
     named = [label("protocol"), Column("devices", "N"), Column("dim", "d")]
     return Table([*named, *columns], rows, "predicted, not run", list(notes))
 

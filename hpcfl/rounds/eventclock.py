@@ -66,9 +66,8 @@ class Times:
         self._devices, known = len(members), run.population
         of_helper = (run.link.helper_mbps, run.link.helper_mbps, run.link.latency_ms, 1.0)
         columns = (known.uplink_mbps, known.downlink_mbps, known.latency_ms, known.compute)
-        rows = np.asarray(members, np.int64)
         self._up, self._down, self._latency, self._factor = (
-            np.concatenate([column[rows], np.full(helpers, value)])
+            np.concatenate([column[np.asarray(members, np.int64)], np.full(helpers, value)])
             for column, value in zip(columns, of_helper, strict=True)
         )
         count = self._devices + helpers
@@ -263,8 +262,7 @@ class RoundClock:
 
 def needed_in(protocol: AggregationProtocol) -> dict[Role, int]:
     """Return the least number of answers of each role, besides devices, for a round to go on."""
-    members = protocol.settings().get("members_needed", protocol.members_in_round)
-    return {Role.COMMITTEE: members}
+    return {Role.COMMITTEE: protocol.settings().get("members_needed", protocol.members_in_round)}
 
 
 def clock_of(
