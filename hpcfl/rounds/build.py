@@ -14,7 +14,7 @@ from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import values_of
+from hpcfl.options.definition import make, values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
 from hpcfl.options.shared import PopulationOptions, SeedOptions
 from hpcfl.privacy.population import count_of
@@ -129,7 +129,7 @@ def _precision(
 def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the given options, with another default of dropouts where theirs does not fit.
 
-    It is 0 if the protocol tolerates none, and with a population what a quorum leaves out.
+    It is 0 if the protocol tolerates none; see also `with_quorum`.
     """
     try:
         tolerant = find(name).tolerates_dropouts
@@ -137,6 +137,12 @@ def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         tolerant = True  # An unknown protocol is refused when the run is prepared.
     if not tolerant:
         return {"dropout": 0.0} | dict(given)
+    return with_quorum(given)
+
+
+def with_quorum(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the given options; with a population, dropouts are by default what a quorum leaves."""
     if given.get("population") is None:
         return given
-    return {"dropout": round(1 - float(given.get("quorum") or 1), 9)} | dict(given)
+    quorum = make(PopulationOptions, {"quorum": given.get("quorum")}).quorum
+    return {"dropout": round(1 - quorum, 9)} | dict(given)

@@ -22,7 +22,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import part
+from hpcfl.options.definition import OptionGroup, part
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.options.shared import LinkOptions, PopulationOptions, SeedOptions
 from hpcfl.populations.population import Population, load
@@ -57,7 +57,7 @@ class Times:
     def __init__(
         self,
         run: EventClock,
-        members: Sequence[int],
+        members: Sequence[int] | NDArray[np.int64],
         helpers: int,
         phases: int,
         needed: Mapping[Role, int],
@@ -129,18 +129,18 @@ class Times:
         self, role: Role, ids: NDArray[np.int64], arrivals: Floats
     ) -> tuple[float, int | None]:
         """Return when the server goes on, and the party that it waited for, if any."""
-        order = np.argsort(arrivals, kind="stable")
         coming = int(np.isfinite(arrivals).sum())
         if role is Role.HELPER:
-            return float(arrivals[order[-1]]), int(ids[order[-1]])
+            return float(arrivals.max()), int(ids[arrivals.argmax()])
         # The quorum is of those who were asked first, not of those who are left.
         all_ = self._devices if role is Role.DEVICE else self._asked.setdefault(role, ids.size)
         wanted = max(math.ceil(self._run.quorum * all_ - 1e-9), self._needed.get(role, 1))
         deadline = self._server + self._run.deadline_seconds
         which = min(wanted, coming) - 1
-        if which < 0 or arrivals[order[which]] > deadline:
+        end = np.inf if which < 0 else float(np.partition(arrivals, which)[which])
+        if which < 0 or end > deadline:
             return deadline if math.isfinite(deadline) else self._server, None
-        return float(arrivals[order[which]]), int(ids[order[which]])
+        return end, int(ids[(arrivals == end).argmax()])
 
     def _stay(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which parties are there from their last answer until this one has arrived."""
@@ -260,10 +260,15 @@ class RoundClock:
         return {*ids}
 
 
+def needed_in(protocol: AggregationProtocol) -> dict[Role, int]:
+    """Return the least number of answers of each role, besides devices, for a round to go on."""
+    return {Role.COMMITTEE: protocol.settings().get("members_needed", protocol.members_in_round)}
+
+
 def clock_of(
-    options: ProtocolOptions, devices: int, kind: type[AggregationProtocol]
+    options: OptionGroup, devices: int, kind: type[AggregationProtocol] | None = None
 ) -> EventClock | None:
-    """Return the clock of a run, checked; None without a population.
+    """Return the clock of a run, checked for a protocol if any; None without a population.
 
     Raise UsageError if the options do not go together.
     """
@@ -273,11 +278,11 @@ def clock_of(
             raise UsageError("--quorum and --deadline are for the devices of a --population")
         return None
     waits = asked.quorum == 1 and asked.deadline is None
-    if not kind.tolerates_dropouts and not waits:
+    if kind is not None and not kind.tolerates_dropouts and not waits:
         raise UsageError(
             f"{kind.name} tolerates no missing device: leave --quorum and --deadline out"
         )
-    if options.upload == "reduce":
+    if isinstance(options, ProtocolOptions) and options.upload == "reduce":
         raise UsageError("--upload reduce sums vectors on the way, whoever is late: leave it out")
     seed = options.seed if isinstance(options, SeedOptions) else 0
     known = load(asked.population, devices, seed, part(options, LinkOptions))

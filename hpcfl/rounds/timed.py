@@ -12,7 +12,6 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol
 from hpcfl.algorithms.aggregation.promises import failure_of
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
-from hpcfl.comm.phases import Role
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
@@ -20,7 +19,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
-from hpcfl.rounds.eventclock import EventClock, RoundClock
+from hpcfl.rounds.eventclock import EventClock, RoundClock, needed_in
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
@@ -109,8 +108,7 @@ def play(
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
     ledger, of_round = Ledger.of(phases, transport), None
     if clock is not None:
-        needed = protocol.settings().get("members_needed", protocol.members_in_round)
-        of_round = RoundClock(clock, transport, ledger, together, {Role.COMMITTEE: needed})
+        of_round = RoundClock(clock, transport, ledger, together, needed_in(protocol))
         dropouts = {**dropouts, **dict.fromkeys(of_round.late, phases[0])}
     config = RoundConfig(
         index=index,
