@@ -3,8 +3,9 @@
 Every device has a link and a processor of its own. A device that received a message at some time
 computes, which takes its measured CPU seconds times its factor, and sends; latency counts once for
 every direction. The server goes on from an exchange when a quorum has answered, or everybody who
-will, or at the deadline. Then it computes, which takes its measured CPU seconds. Devices that have
-not answered by then are late: they leave the real round, and the server never takes their message.
+will, or at the deadline. Devices that have not answered by then are late: they leave the real
+round, and the server never takes their message. Then the server computes, which takes its measured
+CPU seconds.
 
 Modelled times are those at which bytes arrive and work ends; they share no name with measured ones.
 """
@@ -116,9 +117,10 @@ class Times:
             return {}
         arrivals = np.where(self._stay(ids), self._at[ids], np.inf)
         end, waited_for = self._goes_on(role, ids, arrivals)
+        end = max(end, self._server)  # it takes what has come while it worked
         self._wait(phase, end, waited_for)
         late = ids[arrivals > end]
-        on_link = 2 * self._linked[late] >= self._at[late] - self._answered[late]
+        on_link = 2 * self._linked[late] >= self._path[:, late].sum(axis=0)
         reasons = np.where(on_link, LINK, COMPUTE)
         reasons[np.isinf(arrivals[arrivals > end])] = AWAY
         self._answered[ids] = self._at[ids]
