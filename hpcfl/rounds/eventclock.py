@@ -194,6 +194,7 @@ class RoundClock:
         helpers, phases = transport.placement.helpers, len(ledger.record.bytes_up)
         self._times = Times(run, members, helpers, phases, needed)
         self._trained = np.zeros(len(members) + helpers)  # CPU seconds outside the ledger
+        self._refusals = np.zeros(len(members) + helpers)  # messages that are no answers
         self._before: Floats | float = 0.0  # the ledger's totals at the last look
         self.late: dict[int, tuple[int, int]] = {}
         away = self._times.away() if transport.has_server else []
@@ -203,6 +204,10 @@ class RoundClock:
         """Add CPU seconds that devices of this rank spent on their vectors."""
         for id, seconds in cpu_seconds.items():
             self._trained[id] += seconds
+
+    def refused(self, id: int) -> None:
+        """Note that a party here sends why it left; the server waits for no such message."""
+        self._refusals[id] += 1
 
     def after(self, phase: str) -> None:
         """Move the times on after a step: the server worked, and parties received its messages."""
@@ -246,6 +251,7 @@ class RoundClock:
         pairs = zip(rows, helped, strict=True)
         totals = np.array([np.concatenate(pair, axis=1).sum(axis=0) for pair in pairs])
         totals[0] += self._trained
+        totals[3] -= self._refusals
         now = np.append(totals.ravel(), record.cpu_seconds[:, -1].sum())
         spent = self._transport.sum_to_server(now - self._before)
         self._before = now

@@ -67,7 +67,7 @@ class SlowClock:
             end, last = heapq.heappop(events)
             if role.value == "helpers" and last == math.inf:
                 continue  # a helper is always waited for
-            if last == math.inf or not answered.add(last) and len(answered) >= wanted:
+            if last == math.inf or (not answered.add(last) and len(answered) >= wanted):
                 break
         if not math.isfinite(end):
             end = self.server  # nobody will ever answer
