@@ -3,12 +3,15 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slow_clock import Party, SlowClock
 from tiers import seeded
+from watching import experiment, watch
 
-from hpcfl.comm.phases import Role
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.comm.phases import Pattern, Role
 from hpcfl.populations.population import Population
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.eventclock import EventClock, Times
@@ -82,3 +85,40 @@ def test_times_late_devices_and_reasons_are_those_of_the_slow_clock(kinds, seed,
     np.testing.assert_allclose(end, slow.end(gone), rtol=1e-9)
     np.testing.assert_allclose(fast.seconds, slow.seconds, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(fast.seconds.sum(), end, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("latency", [0.0, 500.0])
+def test_devices_alike_take_the_time_of_the_link_model(monkeypatch, name, latency):
+    """But for rules that only the clock has.
+
+    The clock counts a latency in each exchange, the link model once a phase and direction. What
+    helpers or the server do while devices work takes no time of its own (`pine`). If all devices
+    send to members, which then receive, the slowest of each counts, not the slowest sum (`opa`).
+    """
+    link = {"uplink_mbps": 1.0, "downlink_mbps": 2.0, "helper_mbps": 4.0, "latency_ms": latency}
+    options = {"alpha": 0.5} if name == "cohort" else {}
+    options |= {"population": "uniform", "dropout": 0.0, **link}
+
+    seen = watch(monkeypatch, tick=0.25, server_tick=0.0)
+    found, record = experiment(name, 12, **options)
+    modelled = LinkModel(**link).seconds_of(record)
+    again = -2 * len(found.phases)  # exchanges after the first of a phase and direction
+    for phase in found.phases:
+        steps = [step for step in found.protocol.steps if step.phase == phase]
+        patterns = [step.pattern for step in steps if step.wants is None]
+        for one in (Pattern.GATHER, Pattern.BROADCAST):
+            again += max(1, sum(each in (one, Pattern.ROUTE) for each in patterns))
+    expected = modelled.sum() + 1e-3 * latency * again
+    if name == "pine":  # helpers send their keys while devices receive the model
+        expected -= modelled[found.phases.index("verify_key")]
+    assert (record.late_phase == -1).all()
+    if name == "opa":
+        assert expected < record.event_seconds.sum() < expected + 0.1
+    else:
+        np.testing.assert_allclose(record.event_seconds.sum(), expected, rtol=1e-12)
+
+    seen.server_tick = 0.125
+    _, busy = experiment(name, 12, **options)
+    longer, most = busy.event_seconds.sum() - record.event_seconds.sum(), busy.cpu_seconds[:, -1]
+    assert 0 < longer < most.sum() + 0.01

@@ -72,7 +72,7 @@ def test_a_round_with_a_quorum_is_the_one_without_the_late_devices(monkeypatch, 
     def plan(experiment):
         experiment.schedule = SimpleNamespace(draw=lambda index: planned, phase=None)
 
-    same, other = experiment(name, dropout=0.2, change=plan, **options)
+    _, other = experiment(name, dropout=0.2, change=plan, **options)
     np.testing.assert_array_equal(other.survived, record.survived)
     np.testing.assert_equal(other.promise_failure, record.promise_failure)
     rest = np.setdiff1d(np.arange(15), late)

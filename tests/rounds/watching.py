@@ -16,7 +16,7 @@ from hpcfl.rounds.observer import Results
 
 def watch(monkeypatch, tick=1e-6, server_tick=1e-6):
     """Make every piece of work take a tick; return what clocks were given and servers took."""
-    seen = SimpleNamespace(clocks=[], taken=[])
+    seen = SimpleNamespace(clocks=[], taken=[], tick=tick, server_tick=server_tick)
 
     class Watched(eventclock.Times):
         def __init__(self, run, members, helpers, phases, needed):
@@ -66,9 +66,9 @@ def watch(monkeypatch, tick=1e-6, server_tick=1e-6):
     def work(self, phase, device):
         yield
         if device is None:
-            self.record.cpu_seconds[self.index(phase), -1] += server_tick
+            self.record.cpu_seconds[self.index(phase), -1] += seen.server_tick
         else:
-            self._enter("cpu_seconds", phase, device, tick)
+            self._enter("cpu_seconds", phase, device, seen.tick)
 
     take, route = Round._take, Loopback.route
 
