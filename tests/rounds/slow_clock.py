@@ -3,37 +3,52 @@
 import heapq
 import math
 
+from hpcfl.comm.phases import Role
+
 LINK, COMPUTE, AWAY = range(3)
 
 
 class Party:
-    """A device or helper: when it is done, and what it did since its last answer."""
+    """A device or helper; `done` is what it did since its last answer, by phase, begin and end."""
 
-    def __init__(self, up, down, latency_ms, factor, there=None):
-        self.rates, self.latency, self.factor = (up, down), latency_ms, factor
-        self.there = [(0.0, math.inf)] if there is None else there
-        self.now, self.done = self.answered, [] = 0.0, []
+    def __init__(self, up, down, latency_ms, factor, there=((0.0, math.inf),)):
+        self.up, self.down, self.latency, self.factor = up, down, latency_ms, factor
+        self.there, self.now = there, 0.0
+        self.begin_anew()
 
-    def spend(self, phase, cpu, size, messages, rate):
-        work = self.factor * cpu
-        link = 1e-3 * self.latency * (messages > 0) + 8e-6 * size / rate
-        begin, self.now = self.now, self.now + (work + link)
-        self.done.append((phase, begin, self.now, work, link))
+    def begin_anew(self):
+        self.answered, self.done, self.work, self.link = self.now, [], 0.0, 0.0
+
+    def spend(self, phase, cpu, size, messages, mbps):
+        work, link = self.factor * cpu, 1e-3 * self.latency * (messages > 0) + 8e-6 * size / mbps
+        self.done.append((phase, self.now, self.now + (work + link)))
+        self.now, self.work, self.link = self.done[-1][2], self.work + work, self.link + link
 
     def leaves(self, when):
         return next((off for on, off in self.there if on <= when < off), -math.inf)
 
+    def slow_by(self):
+        """Return what took longer; both, if one was about as long."""
+        near = math.isclose(self.work, self.link, rel_tol=1e-9)
+        return {LINK, COMPUTE} if near else {LINK if self.link > self.work else COMPUTE}
+
 
 class SlowClock:
-    """Takes what is given to `Times` in the same order."""
+    """Has the methods of `Times`, but that late devices have all reasons that are right."""
 
-    def __init__(self, devices, helpers, phases, quorum, deadline, start, needed):
-        self.devices, self.parties = len(devices), [*devices, *helpers]
-        self.quorum, self.deadline, self.start, self.needed = quorum, deadline, start, needed
-        self.server, self.seconds, self.asked = 0.0, [0.0] * phases, {"devices": len(devices)}
+    def __init__(self, run, members, helpers, phases, needed):
+        known, link, self.run, self.needed = run.population, run.link, run, needed
+        columns = known.uplink_mbps, known.downlink_mbps, known.latency_ms, known.compute
+        parties = [Party(*row) for row in zip(*columns, strict=True)]
+        for party, switches in zip(parties, known.switches, strict=False):
+            party.there = [*zip(switches[::2], switches[1::2], strict=True)]
+        self.parties = [parties[one] for one in members]
+        helper = link.helper_mbps, link.helper_mbps, link.latency_ms, 1.0
+        self.parties += [Party(*helper) for _ in range(helpers)]
+        self.server, self.seconds, self.asked = 0.0, [0.0] * phases, {Role.DEVICE: len(members)}
 
     def away(self):
-        return [k for k, one in enumerate(self.parties) if one.leaves(self.start) < 0]
+        return [id for id, one in enumerate(self.parties) if one.leaves(self.run.seconds) < 0]
 
     def work(self, phase, seconds):
         self.server += seconds
@@ -41,54 +56,46 @@ class SlowClock:
 
     def receive(self, phase, *columns):
         for party, cpu, size, messages in zip(self.parties, *columns, strict=True):
-            if messages:
-                party.now = max(party.now, self.server)
-            party.spend(phase, cpu, size, messages, party.rates[1])
+            party.now = max(party.now, self.server) if messages else party.now
+            party.spend(phase, cpu, size, messages, party.down)
 
     def answer(self, phase, role, *columns):
-        """Return the late devices, each with the reasons that are right (two if both are equal)."""
-        events, senders = [(self.server + self.deadline, math.inf)], []
-        for id, each in enumerate(zip(self.parties, *columns, strict=True)):
-            party, (_, _, messages) = each[0], each[1:]
-            party.spend(phase, *each[1:], party.rates[0])
-            if messages:
-                senders.append(id)
-                if self.start + party.now <= party.leaves(self.start + party.answered):
-                    heapq.heappush(events, (party.now, id))
+        senders, coming, start = {}, [], self.run.seconds
+        for id, (party, *spent) in enumerate(zip(self.parties, *columns, strict=True)):
+            party.spend(phase, *spent, party.up)
+            if spent[2]:
+                senders[id] = party
+                if start + party.now <= party.leaves(start + party.answered):
+                    heapq.heappush(coming, (party.now, id))
         if not senders:
             return {}
-        wanted = len(senders)
-        if role.value != "helpers":
-            asked = self.asked.setdefault(role.value, len(senders))
-            wanted = max(math.ceil(self.quorum * asked - 1e-9), self.needed.get(role, 1))
-        wanted, answered = min(wanted, len(events) - 1), set()
-        end = last = None
-        while len(answered) < wanted or end is None:
-            end, last = heapq.heappop(events)
-            if role.value == "helpers" and last == math.inf:
-                continue  # a helper is always waited for
-            if last == math.inf or (not answered.add(last) and len(answered) >= wanted):
-                break
-        if not math.isfinite(end):
-            end = self.server  # nobody will ever answer
+        deadline, wanted = math.inf, len(senders)
+        if role is not Role.HELPER:
+            deadline = self.server + self.run.deadline_seconds
+            of = self.asked.setdefault(role, len(senders))
+            wanted = max(math.ceil(round(self.run.quorum * of, 9)), self.needed.get(role, 1))
+        answered, end, last = set(), self.server, None
+        while coming and len(answered) < wanted and coming[0][0] <= deadline:
+            end, last = heapq.heappop(coming)
+            answered.add(last)
+        if deadline < math.inf and (not answered or (coming and len(answered) < wanted)):
+            end, last = deadline, None
         end = max(end, self.server)  # it was busy until then
-        answered |= {id for when, id in events if when <= end}
-        self._wait(phase, end, None if last == math.inf else self.parties[last])
-        late = {id: self._reasons(id, events) for id in senders if id not in answered}
-        for id in senders:
-            self.parties[id].answered, self.parties[id].done = self.parties[id].now, []
-        return late if role.value != "helpers" else {}
+        answered |= {id for when, id in coming if when <= end}
+        self._wait(phase, end, [] if last is None else senders[last].done)
+        there = {id for _, id in coming}
+        late = {
+            id: one.slow_by() if id in there else {AWAY}
+            for id, one in senders.items()
+            if id not in answered
+        }
+        for party in senders.values():
+            party.begin_anew()
+        return late
 
-    def _reasons(self, id, events):
-        if id not in [other for _, other in events]:
-            return {AWAY}
-        work, link = (sum(each[k] for each in self.parties[id].done) for k in (3, 4))
-        close = math.isclose(work, link, rel_tol=1e-9)
-        return {LINK, COMPUTE} if close else {LINK if link > work else COMPUTE}
-
-    def _wait(self, phase, end, whom):
+    def _wait(self, phase, end, done):
         left = max(0.0, end - self.server)
-        for own, begin, until, *_ in [] if whom is None else whom.done:
+        for own, begin, until in done:
             part = max(0.0, min(until, end) - max(begin, self.server))
             self.seconds[own] += part
             left -= part
@@ -99,5 +106,5 @@ class SlowClock:
         there = [party for id, party in enumerate(self.parties) if id not in gone]
         if there:
             last = max(there, key=lambda party: party.now)
-            self._wait(len(self.seconds) - 1, last.now, last)
+            self._wait(len(self.seconds) - 1, last.now, last.done)
         return self.server
