@@ -18,25 +18,14 @@ FIGURES = {  # quantiles of uplink, downlink, latency and factor
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_named_population_has_the_stated_quantiles(name):
-    """The quantiles of 100,000 devices are off by at most 5 % with this seed."""
-    known = draw(name, 100_000, seed=3)
-    for q, expected in FIGURES[name].items():
-        found = [np.quantile(getattr(known, column), q) for column in COLUMNS]
-        np.testing.assert_allclose(found, expected, rtol=0.05)
-    # Fast links have a low latency, and say nothing about the processor.
-    ranks = {column: getattr(known, column).argsort().argsort() for column in COLUMNS}
-    assert (ranks["uplink_mbps"] + ranks["latency_ms"] == 99_999).all()
-    assert abs(np.corrcoef(ranks["uplink_mbps"], ranks["compute"])[0, 1]) < 0.02 or name == "silo"
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_devices_are_the_same_for_any_number(name):
-    few, many, others = draw(name, 5, 1), draw(name, 500, 1), draw(name, 5, 2)
+def test_a_named_population_has_the_stated_quantiles_and_the_same_first_devices(name):
+    few, many = draw(name, 5, 3), draw(name, 100_000, 3)
     for column in COLUMNS:
         assert getattr(few, column).tolist() == getattr(many, column)[:5].tolist()
-    assert name in ("uniform", "silo") or (few.compute != others.compute).all()
+    for q, expected in FIGURES.get(name, {}).items():
+        found = [np.quantile(getattr(many, column), q) for column in COLUMNS]
+        np.testing.assert_allclose(found, expected, rtol=0.05)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".h5"])
@@ -52,24 +41,15 @@ def test_a_table_is_read_from_both_formats(tmp_path, suffix):
                 file[column] = np.array(values, "S" if column == "on_intervals" else float)
     known = load(str(path), 3, seed=0)
 
-    assert (len(known), known.name) == (3, "some")
-    assert len(load(str(path), None, seed=0)) == 3
-    assert len(load(str(path), 2, seed=0)) == 2
-    for column, values in ROW.items():
-        assert getattr(known, column).tolist() == values
+    assert [len(load(str(path), n, seed=0)) for n in (3, None, 2)] == [3, 3, 2]
+    assert all(getattr(known, column).tolist() == values for column, values in ROW.items())
     # A device is there from the beginning of an interval to before its end, in every period.
     until = [known.there_until(0, when) for when in (0, 4.9, 5, 7, 9, 10, 17.5)]
     assert until == [5, 5, -math.inf, 9, -math.inf, 15, 19]
-    assert known.there_until(1, 3.0) == -math.inf
     assert [known.there_until(2, when) for when in (1, 5.5, 7)] == [2, 6, -math.inf]
-
-
-def test_an_interval_may_go_on_in_the_next_period():
-    known = Population(
-        "", *np.ones((4, 2)), switches=[[0, 2, 8, 10], [0, 10]], period_seconds=[10] * 2
-    )
-    assert known.there_until(0, 9.0) == 12
-    assert known.there_until(1, 9.0) == math.inf
+    # An interval may go on in the next period.
+    on = Population("", *np.ones((4, 2)), switches=[[0, 2, 8, 9], [0, 9]], period_seconds=[9, 9])
+    assert [on.there_until(id, 17.0) for id in (0, 1)] == [20, math.inf]
 
 
 @pytest.mark.parametrize(
@@ -78,19 +58,13 @@ def test_an_interval_may_go_on_in_the_next_period():
         ({"latency_ms": None}, 3, "has no column latency_ms"),
         ({}, 4, "has 3 devices, and the run has 4"),
         ({"compute": [1, 2, "fast"]}, 3, "row 3: compute must be a number from 1e-09 on"),
-        ({"compute": [1, 0, 1]}, 3, "row 2: compute must be a number"),
-        ({"latency_ms": [1, 0, "inf"]}, 3, "row 3: latency_ms must be a number from 0 on"),
+        ({"latency_ms": [1, "inf", 0]}, 3, "row 2: latency_ms must be a number from 0 on"),
         ({"on_intervals": ["0-1", "3-2", ""]}, 3, "like 0-3600;7200-9000, not '3-2'"),
-        ({"on_intervals": ["0-1", "3", ""]}, 3, "not '3'"),
-        (
-            {"on_intervals": ["", "", "0-9"], "period_seconds": [9, 9, 8]},
-            3,
-            "within 8 s, not '0-9'",
-        ),
-        ({"mean_on_seconds": [1, 1, 1]}, 3, "row 1: mean_off_seconds must be a number"),
+        ({"on_intervals": ["", "", "0-9"], "period_seconds": [9, 9, 8]}, 3, "within 8 s"),
+        ({"mean_on_seconds": [1, 1, 1]}, 3, "mean_off_seconds must be a number"),
     ],
 )
-def test_a_wrong_table_is_refused_with_its_row(tmp_path, change, devices, reason):
+def test_a_wrong_table_is_refused(tmp_path, change, devices, reason):
     save(tmp_path / "t.csv", {k: v for k, v in (ROW | change).items() if v is not None})
     with pytest.raises(UsageError, match=reason):
         load(str(tmp_path / "t.csv"), devices, seed=0)
@@ -99,17 +73,14 @@ def test_a_wrong_table_is_refused_with_its_row(tmp_path, change, devices, reason
 def test_mean_times_are_those_of_exponential_durations(tmp_path):
     """With another seed, a right program fails with a probability below 1e-5."""
     n, on, off = 4000, 30.0, 10.0
-    save(tmp_path / "t.csv", {k: [v[1]] * n for k, v in ROW.items()}
-         | {"mean_on_seconds": [on] * n, "mean_off_seconds": [off] * n})  # fmt: skip
+    columns = {k: v[:1] * n for k, v in ROW.items()} | {"compute": [1] * n}
+    save(tmp_path / "t.csv", columns | {"mean_on_seconds": [on] * n, "mean_off_seconds": [off] * n})
     known = load(str(tmp_path / "t.csv"), n, seed=1)
     for when in (0.0, 55.0):
         until = np.array([known.there_until(id, when) for id in range(n)])
-        there = np.isfinite(until)
-        # Five standard deviations of a share, of a mean and of a median.
-        assert abs(there.mean() - on / (on + off)) < 5 * math.sqrt(0.75 * 0.25 / n)
-        left = until[there] - when
+        left = until[np.isfinite(until)] - when
+        # Five standard deviations of a share, of a mean, and of the share below the median.
+        assert abs(left.size / n - on / (on + off)) < 5 * math.sqrt(0.75 * 0.25 / n)
         assert abs(left.mean() - on) < 5 * on / math.sqrt(left.size)
         assert abs(np.mean(left < on * math.log(2)) - 0.5) < 2.5 / math.sqrt(left.size)
-    # The same device answers the same again, also about an earlier time.
-    assert [known.there_until(id, 55.0) for id in range(n)] == until.tolist()
     assert load(str(tmp_path / "t.csv"), 9, seed=1).there_until(8, 55.0) == until[8]
