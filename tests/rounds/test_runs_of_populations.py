@@ -43,12 +43,15 @@ def test_participants_have_their_own_rows(tmp_path):
     # The server waits until the deadline for the keys, and for nobody late after that.
     assert ((seconds > 30) & (seconds < 45))[(run.late_phase == 1).any(axis=1)].all()
 
-    # A round in which nobody takes part takes no time, and is not of another model.
+    # A round without participants takes no time, and training takes its own, times the factor.
+    options["population"] = table(tmp_path / "slow.csv", 3, compute=1e6)
     some = {"devices": 3, "per_round": 1, "sampling": "poisson", "rounds": 6}
     run = hpcfl.train("fedavg", output=tmp_path / "2.h5", **options, **some)
     nobody = run.training["participants"] == 0
     assert 0 < nobody.sum() < 6
-    np.testing.assert_array_equal(run.event_seconds.sum(axis=1) == 0, nobody)
+    seconds = run.event_seconds.sum(axis=1)
+    np.testing.assert_array_equal(seconds == 0, nobody)
+    assert (seconds >= 1e6 * run.training["train_cpu_seconds"]).all()
 
 
 def test_a_run_without_a_population_has_none_of_it(tmp_path):
