@@ -57,9 +57,9 @@ class Population:
     seed: int = 0
     # Mean durations for which a device is there and away, shape (n, 2); None if all always are.
     mean_seconds: Floats | None = None
-    # By device, when it comes and goes in turn, in increasing order, and how often that repeats.
+    # By device, when it comes and goes in turn, in increasing order, and after how long it repeats.
     switches: Sequence[Sequence[float]] = ()
-    period_seconds: float = math.inf
+    period_seconds: Sequence[float] | Floats = ()  # by default never
     # By device, the switches that were drawn so far.
     _drawn: dict[int, tuple[Any, list[float]]] = field(default_factory=dict)
 
@@ -75,16 +75,20 @@ class Population:
         """Return until when a device is there from a time on; -inf if it is away then."""
         if self.always_there:
             return math.inf
-        start, at = 0.0, seconds
+        start, period = 0.0, math.inf
         if self.switches:
-            start = seconds - seconds % self.period_seconds if self.period_seconds < math.inf else 0
-            at, times = seconds - start, self.switches[device]
+            times = self.switches[device]
+            period = float(self.period_seconds[device]) if len(self.period_seconds) else math.inf
+            start = seconds - seconds % period if period < math.inf else 0.0
         else:
             times = self._drawn_until(device, seconds)
-        passed = bisect_right(times, at)
+        passed = bisect_right(times, seconds - start)
         if passed % 2 == 0:
             return -math.inf
-        return start + (times[passed] if passed < len(times) else math.inf)
+        until = times[passed] if passed < len(times) else math.inf
+        if until == period and times[0] == 0:  # the next period goes on with this interval
+            until = math.inf if len(times) == 2 else period + times[1]
+        return start + until
 
     def _drawn_until(self, device: int, seconds: float) -> list[float]:
         """Return a device's switches up to one after some time.
@@ -175,10 +179,11 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
     if RANDOM[0] in table:
         there["mean_seconds"] = np.stack([_numbers(path, table, each, 1e-9) for each in RANDOM], 1)
     elif TRACED[0] in table:
-        there["switches"] = [_switches(path, text) for text in table[TRACED[0]]]
-        there["period_seconds"] = math.inf
+        periods = np.full(len(compute), np.inf)
         if TRACED[1] in table:
-            there["period_seconds"] = float(_numbers(path, table, TRACED[1], 1e-9).max())
+            periods = _numbers(path, table, TRACED[1], 1e-9)
+        pairs = zip(table[TRACED[0]], periods.tolist(), strict=True)
+        there = {"switches": [_switches(path, *each) for each in pairs], "period_seconds": periods}
     return Population(path.stem, up, down, latency, compute, seed=seed, **there)
 
 
@@ -205,21 +210,18 @@ def _table(path: Path) -> dict[str, Sequence[Any]]:
         if path.suffix.lower() in outputs.HDF5:
             with hdf5.opened(path, "r") as file:
                 return {
-                    name: column.asstr()[()] if column.dtype.kind == "O" else column[()]
+                    name: column.asstr()[()] if column.dtype.kind in "OS" else column[()]
                     for name, column in file.items()
                 }
         with path.open(newline="") as text:
-            header, *lines = csv.reader(text)
+            header, *lines = filter(None, csv.reader(text))
     except (OSError, ValueError, AttributeError) as error:
         raise HpcflError(f"{path} cannot be read as a table ({files.brief(error)})") from error
     return dict(zip(header, zip(*lines, strict=False), strict=False))
 
 
 def _numbers(path: Path, table: Mapping[str, Sequence[Any]], column: str, least: float) -> Floats:
-    try:
-        values = np.array(table[column], np.float64)
-    except (KeyError, ValueError):
-        values = np.array([np.nan])
+    values = np.array([_number(value) for value in table.get(column, [math.nan])])
     wrong = ~(np.isfinite(values) & (values >= least))
     if wrong.any():
         row = int(wrong.argmax())
@@ -227,12 +229,21 @@ def _numbers(path: Path, table: Mapping[str, Sequence[Any]], column: str, least:
     return values
 
 
-def _switches(path: Path, text: str) -> list[float]:
-    """Return when a device comes and goes, from its intervals as text."""
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _switches(path: Path, text: str, period: float) -> list[float]:
+    """Return when a device comes and goes, from its intervals as text, within its period."""
     try:
         times = [float(time) for each in text.split(";") if each for time in each.split("-")]
     except ValueError:
         times = [math.nan]
-    if len(times) % 2 or not all(a < b for a, b in zip([-1.0, *times], times, strict=False)):
-        raise UsageError(f"{path}: {TRACED[0]} must be like 0-3600;7200-9000, not {text!r}")
+    ordered = all(a < b for a, b in zip([-1.0, *times], times, strict=False))
+    if len(times) % 2 or not ordered or max(times, default=0.0) > period:
+        within = f" within {period:g} s" if period < math.inf else ""
+        raise UsageError(f"{path}: {TRACED[0]} must be like 0-3600;7200-9000{within}, not {text!r}")
     return times

@@ -243,6 +243,8 @@ class Round:
             with self.ledger.work(step.phase, id):
                 if payload is None:
                     reason = self._untold.pop(id)
+                    if self._clock is not None:
+                        self._clock.refused(id)
                     message = envelope.seal_refusal(reason, self._index, self._address(id))
                 else:
                     message = self._seal(number, self._address(id), envelope.SERVER, payload)

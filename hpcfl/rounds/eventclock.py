@@ -3,8 +3,9 @@
 Every device has a link and a processor of its own. A device that received a message at some time
 computes, which takes its measured CPU seconds times its factor, and sends; latency counts once for
 every direction. The server goes on from an exchange when a quorum has answered, or everybody who
-will, or at the deadline. Then it computes, which takes its measured CPU seconds. Devices that have
-not answered by then are late: they leave the real round, and the server never takes their message.
+will, or at the deadline. Devices that have not answered by then are late: they leave the real
+round, and the server never takes their message. Then the server computes, which takes its measured
+CPU seconds.
 
 Modelled times are those at which bytes arrive and work ends; they share no name with measured ones.
 """
@@ -116,9 +117,10 @@ class Times:
             return {}
         arrivals = np.where(self._stay(ids), self._at[ids], np.inf)
         end, waited_for = self._goes_on(role, ids, arrivals)
+        end = max(end, self._server)  # it takes what has come while it worked
         self._wait(phase, end, waited_for)
         late = ids[arrivals > end]
-        on_link = 2 * self._linked[late] >= self._at[late] - self._answered[late]
+        on_link = 2 * self._linked[late] >= self._path[:, late].sum(axis=0)
         reasons = np.where(on_link, LINK, COMPUTE)
         reasons[np.isinf(arrivals[arrivals > end])] = AWAY
         self._answered[ids] = self._at[ids]
@@ -192,6 +194,7 @@ class RoundClock:
         helpers, phases = transport.placement.helpers, len(ledger.record.bytes_up)
         self._times = Times(run, members, helpers, phases, needed)
         self._trained = np.zeros(len(members) + helpers)  # CPU seconds outside the ledger
+        self._refusals = np.zeros(len(members) + helpers)  # messages that are no answers
         self._before: Floats | float = 0.0  # the ledger's totals at the last look
         self.late: dict[int, tuple[int, int]] = {}
         away = self._times.away() if transport.has_server else []
@@ -201,6 +204,10 @@ class RoundClock:
         """Add CPU seconds that devices of this rank spent on their vectors."""
         for id, seconds in cpu_seconds.items():
             self._trained[id] += seconds
+
+    def refused(self, id: int) -> None:
+        """Note that a party here sends why it left; the server waits for no such message."""
+        self._refusals[id] += 1
 
     def after(self, phase: str) -> None:
         """Move the times on after a step: the server worked, and parties received its messages."""
@@ -244,6 +251,7 @@ class RoundClock:
         pairs = zip(rows, helped, strict=True)
         totals = np.array([np.concatenate(pair, axis=1).sum(axis=0) for pair in pairs])
         totals[0] += self._trained
+        totals[3] -= self._refusals
         now = np.append(totals.ravel(), record.cpu_seconds[:, -1].sum())
         spent = self._transport.sum_to_server(now - self._before)
         self._before = now

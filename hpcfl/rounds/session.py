@@ -323,6 +323,8 @@ def _writer(
     place, options, protocol = transport.placement, job.options, job.protocol
     earlier = None if options.resume is None else _earlier(options.resume, job)
     kept = None if earlier is None else job.go_on_from(earlier)
+    if earlier is not None and job.clock is not None:
+        job.clock.seconds = float(earlier.event_seconds[:kept].sum())
     config = job.config()
     about: dict[str, Any] = {
         "command": shlex.join(command or ["hpcfl", *sys.argv[1:]]),

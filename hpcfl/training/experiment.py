@@ -240,6 +240,7 @@ class Training(Job):
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
+            record.event_seconds[:] = 0.0 if self.clock is not None else np.nan
             return Played(record, Aggregate(np.zeros(self.dim), 1.0, 0.0), 0.0)
         if len(participants) < kind.min_devices:
             selected = counted(len(participants), "device")
