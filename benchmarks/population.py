@@ -22,12 +22,11 @@ class Ratio(RoundObserver):
     """Measures rounds, and what of them is spent in the clock."""
 
     def __init__(self) -> None:
-        self.ratio = 1.0  # of the last round
         for name in ("__init__", "trained", "after", "answers", "finish"):
             setattr(RoundClock, name, self._measured(getattr(RoundClock, name)))
 
     def begin(self) -> None:
-        self._inside, self._start = 0.0, time.process_time()
+        self.ratio, self._inside, self._start = 1.0, 0.0, time.process_time()
 
     def _measured(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any) -> Any:
@@ -41,11 +40,10 @@ class Ratio(RoundObserver):
     def finished(self, index: int, result: Played) -> None:
         whole = time.process_time() - self._start
         self.ratio = whole / (whole - self._inside)
-        print(f"{whole:.2f} s, {1e3 * self._inside:.1f} ms of it in the clock")
+        print(f"{whole:.2f} s, {self._inside:.4f} s of it in the clock")
 
 
 def main() -> None:
-    """Measure a protocol without masks and one with them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("protocols", nargs="*", default=["fedavg", "secagg-graph"])
     parser.add_argument("--devices", type=int, default=10_000)
