@@ -161,7 +161,7 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
         return draw(name, devices or 10_000, seed, link)
     path = Path(name)
     if not path.suffix:
-        raise no_such("--population", name, NAMES, place="a name, or a .csv or .h5 file: ")
+        raise no_such("--population", name, [*NAMES, "a .csv or .h5 file"])
     table = _table(path)
     missing = [column for column in COLUMNS if column not in table]
     if missing:

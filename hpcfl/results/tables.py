@@ -172,7 +172,7 @@ def comparison(
         for sentence in row.warnings:
             warned.setdefault(sentence, []).append(row["row"])
     links = {row["link"] for row in rows}
-    modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
+    modelled = f"; modelled: for {links.pop()}" if len(links) == 1 else ""
     return Table(
         chosen,
         values,

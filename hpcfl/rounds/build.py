@@ -141,8 +141,13 @@ def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_quorum(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the given options; with a population, dropouts are by default what a quorum leaves."""
+    """Return the given options; with a population, dropouts are by default what a quorum leaves.
+
+    Nobody knows how many devices a deadline alone leaves: the default of options stays.
+    """
     if given.get("population") is None:
         return given
     quorum = make(PopulationOptions, {"quorum": given.get("quorum")}).quorum
+    if quorum == 1 and given.get("deadline") is not None:
+        return given
     return {"dropout": round(1 - quorum, 9)} | dict(given)

@@ -96,8 +96,7 @@ def _hides_all(name: str) -> bool:
 def trained(setting: Setting, data_dir: Path | None) -> Mapping[str, Any]:
     """Train once; every rank calls this, and rank 0 receives what was reached and who was heard."""
     waits = {name: value for name, value in setting.items() if value is not None}
-    planned = {"dropout": 0.3} if setting["deadline"] else {}
-    run = train("fedavg", data_dir, **TRAINING, **waits, **planned)
+    run = train("fedavg", data_dir, **TRAINING, **waits)
     if run is None:
         return {}
     return {
