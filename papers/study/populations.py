@@ -28,14 +28,14 @@ ROUNDS = [
     {"population": population, "devices": devices, "dim": dim, "quorum": quorum}
     for population, devices, dim, quorum in product(NAMES, (100, 1_000), (10**5, 10**6), QUORUMS)
 ]
-# As the study's training with 300 shards, with a fifth of the data and a fixed number of rounds.
+# As the study's training with 300 shards, with a tenth of the data and a fixed number of rounds.
 TRAINING: dict[str, Any] = {
     "dataset": "mnist",
     "model": "2nn",
     "partition": "shards",
-    "data_fraction": 0.2,
+    "data_fraction": 0.1,
     "devices": 25,
-    "rounds": 40,
+    "rounds": 30,
     "aggregate": "secagg",
     "population": "mobile",
 }
@@ -43,7 +43,7 @@ WAITS: list[Setting] = [
     {"quorum": 1.0, "deadline": None},
     {"quorum": 0.9, "deadline": None},
     {"quorum": 0.7, "deadline": None},
-    {"quorum": 1.0, "deadline": 4.0},
+    {"quorum": 1.0, "deadline": 2.0},
 ]
 SEEDS = range(3)
 TRAININGS = [{**wait, "seed": seed} for wait, seed in product(WAITS, SEEDS)]
