@@ -215,10 +215,7 @@ class QuantisedProtocol(AggregationProtocol):
         if self.noise is not None:
             values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
-        spawn_key = (ROUNDING, round_index, device)
-        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
-        generator = np.random.Generator(np.random.SFC64(seeds))
-        clipped = 0
+        generator, clipped = np.random.Generator(self._draws(device, round_index)), 0
         try:
             for part, block, beyond in self.quantiser.blocks(
                 values, self.scale(device), generator, norm, dtype
@@ -226,8 +223,13 @@ class QuantisedProtocol(AggregationProtocol):
                 clipped += beyond
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
-            raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
+            raise _refused(device, error) from None
         self.clipped[device] = values.size if shortened else clipped, values.size
+
+    def _draws(self, device: int, round_index: int) -> np.random.SFC64:
+        """Return what decides which way a device's values are rounded."""
+        spawn_key = (ROUNDING, round_index, device)
+        return np.random.SFC64(np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key))
 
     def quantise(
         self,
@@ -250,6 +252,15 @@ class QuantisedProtocol(AggregationProtocol):
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         # Noise has tails: with it, a single device's integers may be of any size.
         bounded = self.noise is None
+        if bounded and self.bounded(values)[1] is None:
+            draws, scale = self._draws(device, round_index), self.scale(device)
+            try:
+                clipped = self.quantiser.elements(values, scale, draws, group, elements)
+            except ValueError as error:
+                raise _refused(device, error) from None
+            if clipped is not None:
+                self.clipped[device] = clipped, values.size
+                return elements
         converted, dtype = (group.of_integers, np.int32) if bounded else (group.reduce, np.int64)
         for part, block in self.blocks(values, device, round_index, dtype):
             elements[part] = converted(block)
@@ -300,6 +311,10 @@ class QuantisedProtocol(AggregationProtocol):
         if not self.summed_in.holds(total):
             raise MessageError("masked_input", "the devices", "a value is not a group element")
         return total
+
+
+def _refused(device: int, error: ValueError) -> RefusedError:
+    return RefusedError(f"device {device} refuses to upload its vector: {error}")
 
 
 class Contributor:
