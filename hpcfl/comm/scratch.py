@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import mmap
 import sys
+import threading
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.comm.phases import Payload
+if TYPE_CHECKING:
+    from hpcfl.comm.phases import Payload
 
 # Pieces of this size go back to the system when they are freed (glibc's largest threshold). To get
 # them again, page by page, can take longer than to move the messages.
@@ -56,3 +59,19 @@ class Scratch:
         if self._memory.size < size or self._references() > self._references_alone:
             self._memory = np.empty(size, np.uint8)
         return self._memory[:size]
+
+
+_OF_THREAD = threading.local()
+
+
+def reused(size: int) -> Payload:
+    """Return uninitialised memory for a long message that this thread makes or receives.
+
+    It is that of the last such message once no array refers to it: the system takes as long to
+    clear new memory as a few masks take. Its array is no view of another one.
+    """
+    if size < KEPT_BYTES:
+        return np.empty(size, np.uint8)
+    if not hasattr(_OF_THREAD, "scratch"):
+        _OF_THREAD.scratch = Scratch()
+    return np.frombuffer(memoryview(_OF_THREAD.scratch.take(size)), np.uint8)
