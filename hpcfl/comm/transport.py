@@ -180,6 +180,13 @@ class Transport(ABC):
         found = self.collect(np.array([value], float))
         return None if found is None else float(found.max())
 
+    def plain_bytes_per_second(self) -> float | None:
+        """Return, at the server, the rate of plain messages from all ranks with devices at once.
+
+        Return None elsewhere, and in one process; every rank calls this, untimed.
+        """
+        return None
+
     def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock
         """Measure the offset of this rank's clock again; all ranks call this, untimed."""
 

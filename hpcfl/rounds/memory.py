@@ -26,6 +26,8 @@ ROWS_AT_PEAK, TOLERANT = 2.5, 0.8
 # The bytes per coordinate that a rank holds besides its devices' vectors: the model, the sum, and
 # the sum for validation.
 COORDINATE_BYTES = 20
+# The same of every further rank on a host: its model, and a vector.
+RANK_BYTES = 8
 
 
 def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
@@ -38,16 +40,19 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
     return devices * protocol.rows_of_device * widest
 
 
-def check(protocol: AggregationProtocol, hosts: int, tolerant: bool = False) -> None:
+def check(
+    protocol: AggregationProtocol, hosts: int, tolerant: bool = False, ranks: int = 1
+) -> None:
     """Raise UsageError if a round does not fit into the memory of hosts like this one.
 
-    `tolerant` says that the run survives deaths of ranks.
+    `tolerant` says that the run survives deaths of ranks, of which there are `ranks` on all hosts.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     here = math.ceil(devices / hosts)
     independent = 4 * dim * devices <= INDEPENDENT_BYTES
     exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
-    vectors = (COORDINATE_BYTES + 4 * (here if independent else 1)) * dim
+    others = min(math.ceil(ranks / hosts) - 1, here)
+    vectors = (COORDINATE_BYTES + RANK_BYTES * others + 4 * (here if independent else 1)) * dim
     machine.check_memory(
         f"the {here} devices on a host, with the rows that they exchange,",
         exchanged + vectors,

@@ -23,7 +23,7 @@ from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
 from hpcfl.report.formats import counted, words
-from hpcfl.rounds import memory
+from hpcfl.rounds import memory, rates
 from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played
@@ -224,11 +224,18 @@ def run(
     interruption = current()
     writer, error = None, None
     if transport.has_server:
+        try:
+            ranks = transport.placement.ranks
+            memory.check(job.protocol, hosts.count, world.tolerant, ranks)
+        except HpcflError as problem:
+            error = problem
+    transport.raise_everywhere(error)
+    measured = rates.measure(transport, job.protocol)
+    if transport.has_server:
         from hpcfl.system.disturbances import warnings
 
         try:
-            memory.check(job.protocol, hosts.count, world.tolerant)
-            environment = _environment(world, hosts, transport.placement, job)
+            environment = measured | _environment(world, hosts, transport.placement, job)
             writer = _writer(world, hosts, transport, job, output, command, environment)
             job.begin(writer.path, writer.run_id)
             for sentence in warnings(environment):
