@@ -18,7 +18,6 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from harness import cpu_seconds, figure
-from hpcfl.algorithms.quantisation import Quantiser
 from hpcfl.crypto import keystream, native
 from hpcfl.crypto.groups import GROUPS, Group
 
@@ -57,15 +56,16 @@ def main() -> None:
             GROUPS["fq"].add_masks(vectors["fq"], keys, signs)
 
     short, values = GROUPS["ring16"], np.linspace(-0.9, 0.9, DIM, dtype=np.float32)
-    quantiser = Quantiser(1.0, 4000)
+    rounder = native.rounder()
 
     def of_few() -> None:
         elements = np.empty(DIM, short.dtype)
-        quantiser.elements(values, 1.0, np.random.SFC64(1), short, elements)
+        assert rounder is not None
+        rounder.quantise(values, 1.0, 4000.0, np.random.SFC64(1), short, elements)
         short.mask(elements, keys[:FEW], signs[:FEW])
 
     works: dict[str, Callable[[], object]] = {"bare": partial(bare, keys), "NumPy": by_numpy}
-    if native.rounder():
+    if rounder:
         # Two words of 16 bits take as many bytes as one of 32.
         works |= {"few": of_few, "bare few": partial(bare, keys[: FEW // 2])}
     for name, group in GROUPS.items():
@@ -86,7 +86,7 @@ def main() -> None:
         figure("the same with the compiled kernel", ratio("fq", "bare"), 1.15)
     figure("the same in ring32", ratio("ring32", "bare"), 1.5)
     figure("mask at 16 bits / at 32 bits", ratio("ring16", "ring32"), 0.6)
-    if native.rounder():
+    if rounder:
         name = "vector of 16 bits, N = 8, quantised and masked / bare keystream"
         figure(name, ratio("few", "bare few"), 2)
     for name, group in GROUPS.items():

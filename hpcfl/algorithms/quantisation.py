@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.crypto import native
-from hpcfl.crypto.groups import Elements, Group, Signed
+from hpcfl.crypto.groups import Group, Signed
 from hpcfl.errors import UsageError
 from hpcfl.values import dataclass
 
 # Number of coordinates to process at a time, in cache, without copies of the whole vector. Larger
 # blocks would make the operating system allocate and clear memory anew each time.
 BLOCK = 1 << 13
-_NOT_FINITE = "it holds a value that is not a finite number"
 
 
 @dataclass(frozen=True)
@@ -58,27 +56,6 @@ class Quantiser:
                 room -= lengthened
             yield part, rounded.astype(dtype), clipped
 
-    def elements(
-        self,
-        values: NDArray[np.floating],
-        scale: float,
-        draws: np.random.SFC64,
-        group: Group,
-        out: Elements,
-    ) -> int | None:
-        """Write what `blocks` yields to `out`, as elements of `group`, by compiled code.
-
-        Return the number of clipped values, None if there is no such code for the values. Raise
-        ValueError as `blocks` does.
-        """
-        rounder = native.rounder()
-        if rounder is None:
-            return None
-        clipped = rounder.quantise(values, self.clip, scale * self.levels, draws, group, out)
-        if clipped == -1:
-            raise ValueError(_NOT_FINITE)
-        return clipped
-
     def _scaled(
         self, values: NDArray[np.floating], scale: float
     ) -> Iterator[tuple[slice, NDArray[np.float64], int]]:
@@ -95,7 +72,7 @@ class Quantiser:
             scaled[:] = values[part]
             # With a NaN in the block, both are NaN.
             if not (low > -math.inf and high < math.inf):
-                raise ValueError(_NOT_FINITE)
+                raise ValueError("it holds a value that is not a finite number")
             if low < -self.clip or high > self.clip:
                 clipped = int(np.count_nonzero(np.abs(scaled) > self.clip))
                 np.clip(scaled, -self.clip, self.clip, out=scaled)

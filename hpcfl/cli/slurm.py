@@ -9,7 +9,7 @@ import click
 
 from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone
-from hpcfl.slurm.script import KINDS, Job, command_of, render
+from hpcfl.slurm.script import COMMANDS, KINDS, Job, render
 
 
 class _JobCommand(Command):
@@ -79,7 +79,7 @@ def _job(typed: dict[str, Any]) -> Job:
     arguments = click.get_current_context().meta["arguments"]
     job = make(Job, given(typed) | {"arguments": arguments})
     if arguments and job.kind != "scaling":
-        name = command_of(job.kind)
+        name = COMMANDS.get(job.kind, job.kind)
         wanted: click.Command = getattr(importlib.import_module(f"hpcfl.cli.{name}"), name)
         with wanted.make_context(name, list(arguments)) as context:
             protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))

@@ -31,7 +31,7 @@ from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
 # The most elements of one Reduce for checks and records.
 REDUCE_ELEMENTS = 1 << 15
-# The messages that measure the rate of plain MPI, and how often each rank sends one.
+# Messages that measure the rate of plain MPI, and the repetitions, of which the best one counts.
 PLAIN_BYTES, PLAIN_REPEATS = 1 << 22, 6
 # The rank of a device whose rank has died.
 NOWHERE = -1
@@ -286,7 +286,6 @@ class MpiTransport(Transport):
         return whole
 
     def plain_bytes_per_second(self) -> float | None:
-        # The best of some repetitions: the first ones set up connections.
         sending = [rank for rank in {*self._rank_of.tolist()} if rank != NOWHERE]
         incoming = [(rank, np.empty(PLAIN_BYTES, np.uint8)) for rank in sending * self.has_server]
         outgoing = [(SERVER_RANK, np.zeros(PLAIN_BYTES, np.uint8))] * (self.rank in sending)

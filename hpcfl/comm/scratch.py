@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.system.allocator import LARGEST_KEPT
+
 if TYPE_CHECKING:
     from hpcfl.comm.phases import Payload
 
-# Pieces of this size go back to the system when they are freed (glibc's largest threshold). To get
-# them again, page by page, can take longer than to move the messages.
-KEPT_BYTES = 1 << 25
+# Larger pieces go back to the system when they are freed. To get them again, page by page, can take
+# longer than to move the messages.
+KEPT_BYTES = LARGEST_KEPT
 PAGES_BYTES = 1 << 20
 
 

@@ -181,10 +181,7 @@ class Transport(ABC):
         return None if found is None else float(found.max())
 
     def plain_bytes_per_second(self) -> float | None:
-        """Return, at the server, the rate of plain messages from all ranks with devices at once.
-
-        Return None elsewhere, and in one process; every rank calls this, untimed.
-        """
+        """Return the rate of plain messages to the server; None elsewhere and in one process."""
         return None
 
     def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock

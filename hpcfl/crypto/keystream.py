@@ -88,10 +88,9 @@ def fill(stream: CipherContext, out: NDArray[np.uint8]) -> None:
 
 
 def bytes_per_second() -> float:
-    """Return how much keystream this thread makes in a second of its CPU time; about 0.1 s."""
+    """Return how much keystream this thread makes in a second of its CPU time, the median."""
     out, blocks = np.empty(BLOCK_BYTES, np.uint8), 256
     work = partial(fill, open_stream(bytes(KEY_BYTES)), out)
-    # The median, as of rounds: other work on the core disturbs both alike.
     seconds = sorted(timeit.repeat(work, timer=time.thread_time, repeat=7, number=blocks))
     return blocks * BLOCK_BYTES / seconds[3]
 

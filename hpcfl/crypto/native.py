@@ -171,21 +171,19 @@ class Rounder:
     def quantise(
         self, values: Array, clip: float, scale: float, draws: Any, group: Group, out: Array
     ) -> int | None:
-        """Write the elements of values to `out`, which is as long.
+        """Write the elements of values to `out`; `draws` is NumPy's SFC64, which stays as it is.
 
-        Return the number of clipped values, -1 if one is not finite, or None, with nothing written,
-        if they are not contiguous floats of 32 or 64 bits. `draws` is NumPy's SFC64; it stays as it
-        is.
+        Return the number of clipped values, or None if it cannot, because one is not finite, or
+        they are not contiguous floats of 32 or 64 bits.
         """
-        if values.dtype not in (np.float32, np.float64) or not values.flags.c_contiguous:
+        known = values.dtype in (np.float32, np.float64) and values.shape == out.shape
+        if not known or not values.flags.c_contiguous:
             return None
-        if values.shape != out.shape:
-            raise ValueError("every value has an element")
         place, size, width, *_ = _given(group, out)
         state = draws.state["state"]["state"]
         given = values.ctypes.data, size, values.itemsize, clip, scale, state.ctypes.data
         clipped: int = self._quantise(*given, group.modulus % 2**32, width, place)
-        return clipped
+        return None if clipped < 0 else clipped
 
 
 @cache
@@ -197,14 +195,13 @@ def rounder() -> Rounder | None:
         for width, dtype in itertools.product((1, 2, 4), (np.float32, np.float64)):
             # Long enough for several blocks; some values are clipped.
             values, draws = np.linspace(-60, 60, 1_001, dtype=dtype), np.random.SFC64(width)
-            words, clipped = np.empty(values.size, f"<u{width}"), np.clip(values, -50.5, 50.5)
-            scaled = clipped.astype(np.float64) * 1.7
-            modulus = (1 << 8 * width) - 5
-            group = SimpleNamespace(bits=8 * width, dtype=words.dtype, modulus=modulus, rejected=0)
+            words, q = np.empty(values.size, f"<u{width}"), (1 << 8 * width) - 5
+            group = SimpleNamespace(bits=8 * width, dtype=words.dtype, modulus=q, rejected=0)
             cut = found.quantise(values, 50.5, 1.7, draws, group, words)
+            scaled = 1.7 * np.clip(values.astype(np.float64), -50.5, 50.5)
             whole = np.floor(np.random.Generator(draws).random(values.size) + scaled)
             right &= cut == np.count_nonzero(np.abs(values) > 50.5)
-            right &= np.array_equal(words, whole % modulus)
+            right &= np.array_equal(words, whole % q)
     except (OSError, AttributeError):
         return None
     return found if right else None

@@ -46,8 +46,7 @@ def shares(run: Run) -> Table | None:
 def by_rank(run: Run) -> Table | None:
     """Return a table of each rank's memory and time in a round; None if that is not recorded.
 
-    Values are medians over the measured rounds. The result is also None for one rank, without a
-    measured round, and for more than `MOST_RANKS` ranks.
+    The result is also None for one rank, more than `MOST_RANKS`, or without a measured round.
     """
     ranks = run.begin_seconds.shape[2]
     if not 1 < ranks <= MOST_RANKS or not run.measured.any():
@@ -60,8 +59,7 @@ def by_rank(run: Run) -> Table | None:
         [run.rank_name(rank, "devices on "), *(np.median(one[rank]) for one in (*held, *spent))]
         for rank in range(ranks)
     ]
-    notes = ["memory before a round and at its peak; seconds of a round; medians"]
-    return Table(columns, rows, "Memory and time of each rank", notes)
+    return Table(columns, rows, "Memory and time of each rank, medians over measured rounds")
 
 
 def _typical(seconds: Floats) -> float:

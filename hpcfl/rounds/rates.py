@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation import work
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto import keystream
 from hpcfl.errors import UsageError
 
-# Uploads of which the rates are worth the tenths of a second that they take.
+# Uploads of which the rates are worth the second that they take.
 LONG_BYTES = 1 << 24
 
 
 def measure(transport: Transport, protocol: AggregationProtocol) -> dict[str, Any]:
-    """Return, at the server, the rates for long uploads, by their names in the environment.
+    """Return, at the server, facts of the environment if uploads are long; every rank calls this.
 
-    The dict is empty elsewhere, and for shorter uploads; every rank calls this.
+    Beside the rates, these are the bytes of keystream that a device adds to its vector in a round.
     """
     if protocol.largest_message < LONG_BYTES:
         return {}
     mine = keystream.bytes_per_second() if transport.local_devices else np.nan
-    everybodys, plain = transport.collect(np.array([mine])), transport.plain_bytes_per_second()
-    if everybodys is None:
+    rates, plain = transport.collect(np.array([mine])), transport.plain_bytes_per_second()
+    if rates is None:
         return {}
+    from hpcfl.algorithms.aggregation import work  # loads all protocols
+
+    group, terms = protocol.summed_in, {}
+    with suppress(UsageError):  # a user's protocol may have no terms
+        terms = work.terms(protocol)["device"]
+    words = group.dtype.itemsize * terms.get("masked values", 0.0) if group else 0.0
     return {
         "mpi_bytes_per_second": plain,
-        "keystream_bytes_per_second": float(np.nanmedian(everybodys[everybodys != 0])),
-        "keystream_bytes": _masked(protocol),
+        "keystream_bytes_per_second": float(np.nanmedian(rates)),
+        "keystream_bytes": terms.get("masked values, bytes", words) or None,
     }
-
-
-def _masked(protocol: AggregationProtocol) -> float | None:
-    """Return the bytes of keystream that a device adds to its vector, None if that is unknown."""
-    group = protocol.summed_in
-    try:
-        terms = work.terms(protocol)["device"]
-    except UsageError:
-        return None
-    words = 0 if group is None else group.dtype.itemsize * terms.get("masked values", 0.0)
-    return terms.get("masked values, bytes", words) or None

@@ -225,8 +225,7 @@ def run(
     writer, error = None, None
     if transport.has_server:
         try:
-            ranks = transport.placement.ranks
-            memory.check(job.protocol, hosts.count, world.tolerant, ranks)
+            memory.check(job.protocol, hosts.count, world.tolerant, transport.placement.ranks)
         except HpcflError as problem:
             error = problem
     transport.raise_everywhere(error)

@@ -32,7 +32,7 @@ KINDS = {
     ),
 }
 # The commands of the kinds that are not called like their command.
-_COMMANDS = {"sweep-array": "sweep", "silo": "sweep"}
+COMMANDS = {"sweep-array": "sweep", "silo": "sweep"}
 # The studies of the kind scaling, and the shell function that runs the plan of each.
 STUDIES = {
     "strong": "over_ranks",
@@ -145,11 +145,6 @@ def directives(job: Job) -> list[str]:
     return [*kept, *given]
 
 
-def command_of(kind: str) -> str:
-    """Return the command of hpcfl that a kind of jobs runs."""
-    return _COMMANDS.get(kind, kind)
-
-
 def cells_of(job: Job) -> int | None:
     """Return the number of cells of a frozen sweep, None if no sweep is frozen."""
     manifest = load(Path(job.folder))
@@ -165,7 +160,7 @@ def _command(job: Job) -> str:
     arguments: Sequence[str] = job.arguments or KINDS[job.kind][0]
     if job.kind == "scaling":
         return "\n".join(map(_study, arguments))
-    words = ["hpcfl", command_of(job.kind), *arguments]
+    words = ["hpcfl", COMMANDS.get(job.kind, job.kind), *arguments]
     if job.kind != "train":
         words += ["--output", _as_path(job.folder)]
     elif not any(word.startswith(_CHECKPOINT[0]) for word in arguments):

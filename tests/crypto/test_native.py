@@ -10,9 +10,12 @@ import pytest
 from crypto_reference import fixed_keys
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser
 from hpcfl.crypto import keys, keystream, native
 from hpcfl.crypto.groups import FQ, GROUPS, Field
+from hpcfl.errors import RefusedError
 from hpcfl.results.pooling import MACHINE
 from hpcfl.system import doctor, environment
 
@@ -68,7 +71,8 @@ def test_the_kernel_quantises_as_numpy_does(group, dtype):
     for count in (*range(70), 255, 256, 257, 20_001):
         values = draw.normal(0, 0.3, count).astype(dtype)
         found, expected = np.empty(count, group.dtype), np.empty(count, group.dtype)
-        clipped = quantiser.elements(values, 1.9, np.random.SFC64(count), group, found)
+        scale, draws = 1.9 * quantiser.levels, np.random.SFC64(count)
+        clipped = native.rounder().quantise(values, 0.7, scale, draws, group, found)
         generator, beyond = np.random.Generator(np.random.SFC64(count)), 0
         for part, block, some in quantiser.blocks(values, 1.9, generator):
             expected[part] = group.of_integers(block)
@@ -83,8 +87,11 @@ def test_the_kernel_quantises_as_numpy_does(group, dtype):
 def test_the_kernel_refuses_values_that_are_not_finite(value, dtype):
     values = np.zeros(700, dtype)
     values[[0, 600]] = 5, value
-    with pytest.raises(ValueError, match="a value that is not a finite number"):
-        Quantiser(1.0, 10).elements(values, 1.0, np.random.SFC64(1), FQ, np.empty(700, FQ.dtype))
+    found, draws = np.empty(700, FQ.dtype), np.random.SFC64(1)
+    assert native.rounder().quantise(values, 1.0, 10.0, draws, FQ, found) is None
+    protocol = SecAgg(Parameters(3, 700))
+    with pytest.raises(RefusedError, match="a value that is not a finite number"):
+        protocol.elements(values, slice(None), 1, 0)
 
 
 @deriver

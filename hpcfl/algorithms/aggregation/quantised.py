@@ -22,7 +22,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
 from hpcfl.comm.phases import Payload, Where, room
-from hpcfl.crypto import keys
+from hpcfl.crypto import keys, native
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -223,7 +223,7 @@ class QuantisedProtocol(AggregationProtocol):
                 clipped += beyond
                 yield part, block if noise is None else block + noise[part]
         except ValueError as error:
-            raise _refused(device, error) from None
+            raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
         self.clipped[device] = values.size if shortened else clipped, values.size
 
     def _draws(self, device: int, round_index: int) -> np.random.SFC64:
@@ -252,12 +252,11 @@ class QuantisedProtocol(AggregationProtocol):
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         # Noise has tails: with it, a single device's integers may be of any size.
         bounded = self.noise is None
-        if bounded and self.bounded(values)[1] is None:
+        code = native.rounder() if bounded and self.bounded(values)[1] is None else None
+        if code is not None:
             draws, scale = self._draws(device, round_index), self.scale(device)
-            try:
-                clipped = self.quantiser.elements(values, scale, draws, group, elements)
-            except ValueError as error:
-                raise _refused(device, error) from None
+            ours = self.quantiser.clip, scale * self.quantiser.levels
+            clipped = code.quantise(values, *ours, draws, group, elements)
             if clipped is not None:
                 self.clipped[device] = clipped, values.size
                 return elements
@@ -311,10 +310,6 @@ class QuantisedProtocol(AggregationProtocol):
         if not self.summed_in.holds(total):
             raise MessageError("masked_input", "the devices", "a value is not a group element")
         return total
-
-
-def _refused(device: int, error: ValueError) -> RefusedError:
-    return RefusedError(f"device {device} refuses to upload its vector: {error}")
 
 
 class Contributor:
