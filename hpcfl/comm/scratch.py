@@ -69,8 +69,8 @@ _OF_THREAD = threading.local()
 def reused(size: int) -> Payload:
     """Return uninitialised memory for a long message that this thread makes or receives.
 
-    It is that of the last such message once no array refers to it: the system takes as long to
-    clear new memory as a few masks take. Its array is no view of another one.
+    It is that of the last one once no array refers to it: the system would clear new memory. Its
+    array is no view of another one.
     """
     if size < KEPT_BYTES:
         return np.empty(size, np.uint8)

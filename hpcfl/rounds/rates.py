@@ -12,8 +12,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.crypto import keystream
 from hpcfl.errors import UsageError
 
-# Uploads of which the rates are worth the second that they take.
-LONG_BYTES = 1 << 24
+LONG_BYTES = 1 << 24  # uploads for which the rates are worth the second that they take
 
 
 def measure(transport: Transport, protocol: AggregationProtocol) -> dict[str, Any]:

@@ -43,7 +43,6 @@ def as_expected(
     dim, group = protocol.parameters.dim, protocol.summed_in
     survivors = list(survivors)
     if group is None:
-        # Long vectors leave no room for two sums of 64 bits on every rank.
         step = PART if protocol.by_coordinate else dim
         right = not transport.has_server or total.shape == (dim,)
         for start in range(0, dim, step):
