@@ -56,7 +56,7 @@ def compare(protocol: str) -> None:
             for some in (passive, active)
         )
         print(f"    {name} of a device: {after:,.0f}, {after - before:,.0f} more")
-    enrolled = enrol(type(experiment.protocol), Loopback(DEVICES), first_round=0)
+    enrolled = enrol(type(experiment.protocol), Loopback(DEVICES))
     assert enrolled is not None
     once = float(np.median(enrolled.record.cpu_seconds[:, :-1].sum(axis=0)))
     print(f"    enrolment, once: {once * 1e3:.1f} ms a device")

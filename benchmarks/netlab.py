@@ -10,7 +10,11 @@ script measures it first in the same lab: the excess of measured over modelled t
 in rounds of `cohort` with vectors of 64 coordinates. The last column adds it to the model of the
 other protocols.
 
+With --alike no, ten devices have links of 10 to 100 Mbit/s, and the script compares rounds of all
+protocols with those of the event clock, which plays them in one process (`--population`).
+
     python benchmarks/netlab.py
+    python benchmarks/netlab.py --alike no
     python benchmarks/netlab.py --hosts 25 --uplink-mbps 5 --downlink-mbps 100 --rounds 20
 """
 
@@ -26,6 +30,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.options.protocols import ThreatOptions
 from hpcfl.results import load
 from hpcfl.results.reader import Run
 
@@ -39,18 +45,50 @@ LIMIT_SECONDS = 1800
 
 def measure(protocol: str, dim: int, asked: argparse.Namespace, folder: Path, *more: object) -> Run:
     """Return a run of a protocol in its own lab."""
-    path = folder / f"{protocol}.h5"
     lab = ["--hosts", asked.hosts, "--uplink-mbps", asked.uplink_mbps]
     lab += ["--downlink-mbps", asked.downlink_mbps or asked.uplink_mbps]
     lab += ["--latency-ms", asked.latency_ms]
-    bench = [protocol, "--dim", dim, "--rounds", asked.rounds, "--output", path, *more]
-    command = [sys.executable, "-m", "hpcfl", "netlab", *lab, "--", "bench", *bench]
+    return bench(["netlab", *lab, "--"], protocol, dim, asked.rounds, folder, *more)
+
+
+def bench(
+    first: list[object], protocol: str, dim: int, rounds: int, folder: Path, *more: object
+) -> Run:
+    """Return a run of `hpcfl bench`, where `first` says."""
+    path = folder / f"{protocol}-{len(first)}.h5"
+    options = [protocol, "--dim", dim, "--rounds", rounds, "--output", path, *more]
+    command = [sys.executable, "-m", "hpcfl", *first, "bench", *options]
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
     if done.returncode:
         sys.exit(f"{protocol} failed with status {done.returncode}:\n{done.stderr}")
     return load(path)
+
+
+def beside_the_event_clock(asked: argparse.Namespace, folder: Path) -> None:
+    """Print measured and modelled rounds of all protocols over links that differ.
+
+    A helper's link has 1 Gbit/s. The processors are this machine's.
+    """
+    rates = np.geomspace(10, 100, 10)
+    for helpers in (0, 1, 2):
+        table = ["uplink_mbps,downlink_mbps,latency_ms,compute", *["1000,1000,0,1"] * helpers]
+        table += [f"{rate:.1f},{rates[-1 - k]:.1f},0,1" for k, rate in enumerate(rates)]
+        (folder / f"{helpers}.csv").write_text("\n".join(table) + "\n")
+    print("protocol        measured s   modelled s   error")
+    for name in PROTOCOLS:
+        options: list[object] = ["--devices", 10, "--dropout", 0]
+        options += ["--gamma", 0] if ThreatOptions in find(name).options else []
+        helpers = find(name).default_helpers
+        lab = ["netlab", "--hosts", 10 + helpers, "--population", folder / f"{helpers}.csv", "--"]
+        real = bench(lab, name, asked.dim, asked.rounds, folder, *options)
+        clock = ["--population", folder / "0.csv", *options]
+        model = bench([], name, asked.dim, asked.rounds, folder, *clock)
+        measured = np.median(real.round_seconds[real.measured])
+        modelled = np.median(model.event_seconds[model.measured].sum(axis=1))
+        error = 100 * (modelled / measured - 1)
+        print(f"{name:<14} {measured:11.3f} {modelled:12.3f} {error:+7.0f} %", flush=True)
 
 
 def costs(run: Run) -> tuple[Floats, Floats]:
@@ -79,9 +117,13 @@ def main() -> None:
     parser.add_argument("--downlink-mbps", type=float)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--alike", choices=("yes", "no"), default="yes")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        if asked.alike == "no":
+            beside_the_event_clock(asked, place)
+            return
         tiny, modelled = costs(measure(CALIBRATION, TINY_DIM, asked, place))
         exchanges = tiny - modelled
         runs = {

@@ -85,7 +85,7 @@ def flamingo() -> None:
     protocol, transport = find("flamingo")(plan()), Loopback(DEVICES)
     assert isinstance(protocol, QuantisedProtocol)
     print("enrolling", DEVICES, "devices")
-    enrolled = enrol(protocol, transport, first_round=0)
+    enrolled = enrol(protocol, transport)
     assert enrolled is not None
     protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     secagg = secagg_device()
@@ -138,7 +138,7 @@ def flamingo() -> None:
 def opa() -> None:
     """Compare what any device of `opa` does with a device of `secagg`, with values of 20 bits."""
     protocol, transport = find("opa")(plan("ring20")), Loopback(DEVICES)
-    enrolled = enrol(protocol, transport, first_round=0)
+    enrolled = enrol(protocol, transport)
     assert enrolled is not None
     protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     secagg = secagg_device("ring20")

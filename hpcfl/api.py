@@ -277,9 +277,8 @@ class Predictions(tuple["Prediction", ...]):
     def table(self) -> Table:
         """Return the predictions side by side."""
         from hpcfl.costmodel import tables as of_predictions
-        from hpcfl.results.linkmodel import LinkModel
 
-        return of_predictions.side_by_side(self, part(self.asked, LinkModel), self.calibration)
+        return of_predictions.side_by_side(self, self.asked, self.calibration)
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -295,6 +294,7 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
     from hpcfl.learning.models import parameters
     from hpcfl.results.linkmodel import LinkModel
     from hpcfl.rounds.build import build
+    from hpcfl.rounds.eventclock import clock_of
 
     name, given = _name(protocol), _named(options)
     if name == DP_FEDAVG:
@@ -302,15 +302,16 @@ def predict(protocol: str | type[AggregationProtocol], **options: Any) -> Predic
             f"{DP_FEDAVG} adds its noise within a protocol: give that protocol, such as secagg"
         )
     asked = _resolved(PredictOptions, name, given)
-    find(name)  # refuses a wrong name before a calibration is asked for
+    kind = find(name)  # refuses a wrong name before a calibration is asked for
     lengths = asked.dim if asked.model is None else (parameters(asked.model),)
     known = load_calibration(asked.calibration or default_path())
     link = part(asked, LinkModel)
     found = []
     for count in asked.devices:
+        clock = clock_of(asked, count, kind)
         for length in lengths:
             built, _ = build(name, asked, count, length)
-            found.append(model.predict(built, known, link))
+            found.append(model.predict(built, known, link, clock))
     predictions = Predictions(found)
     predictions.asked, predictions.calibration = asked, known
     return predictions
@@ -322,8 +323,9 @@ def advise(**options: Any) -> Advice:
     from hpcfl.advice import advisor
     from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.calibration import load as load_calibration
+    from hpcfl.rounds.build import with_quorum
 
-    asked = make(AdviseOptions, options)
+    asked = make(AdviseOptions, with_quorum(options))
     return advisor.advise(asked, load_calibration(asked.calibration or default_path()))
 
 

@@ -279,7 +279,7 @@ def enrolled(name, devices, seed=5, security="active", helpers=None):
     """
     kind = find(name, security) if isinstance(name, str) else name
     loopback = Loopback(devices, kind.helpers_of(helpers))
-    found = enrol(kind, loopback, first_round=0, insecure_seed=seed)
+    found = enrol(kind, loopback, insecure_seed=seed)
     assert found is not None
     whole = not isinstance(name, str)
     return {id: party for id, party in found.devices.items() if whole or id >= 0}

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_OPTIONS = 249
+MOST_OPTIONS = 250
 # The folder of each part, and its largest allowed number of lines.
 BUDGETS = {
     "hpcfl/algorithms": 7500,

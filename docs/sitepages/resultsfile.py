@@ -16,6 +16,7 @@ _GROUPS = (
     ("Of runs under `mpirun --with-ft ulfm`", record.FAILURES),
     ("Of protocols with helpers", record.HELPERS),
     ("Of protocols with a committee", record.COMMITTEE),
+    ("Of devices that are not alike (`--population`)", record.POPULATION),
 )
 
 
@@ -54,6 +55,17 @@ def page() -> str:
             ("where", "type, shape", "what it is"),
             [
                 (code(f"/{schema.PHASES}"), "text (P)", "names of the phases, in order"),
+                (
+                    code(f"/{schema.ENROLMENT}/{schema.PHASES}, {schema.ROUNDS}/..."),
+                    "as of rounds",
+                    "the enrolment before the first round of the last launch, as one round",
+                ),
+                (
+                    code(f"/{schema.POPULATION}/..."),
+                    "float64 (N)",
+                    "links and processors of the devices: uplink_mbps, downlink_mbps, latency_ms "
+                    "and compute",
+                ),
                 (
                     code(f"/{schema.PARTITION}"),
                     "int64 (N, classes)",

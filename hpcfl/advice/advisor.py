@@ -23,12 +23,14 @@ from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
-from hpcfl.options.definition import options_of, part
+from hpcfl.options.definition import OptionGroup, options_of, part
 from hpcfl.options.protocols import DEFAULT_LEVELS, MaskingOptions, ProtocolOptions
+from hpcfl.options.shared import LinkOptions, PopulationOptions
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
+from hpcfl.rounds.eventclock import EventClock, clock_of
 from hpcfl.values import asdict, dataclass, replace
 
 # Of two protocols whose predicted costs differ by this factor, the cheaper one also measured as
@@ -96,8 +98,10 @@ class Advice:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request and all results, for JSON."""
+        out = options_of(PopulationOptions) if self.asked.population is None else {}
+        asked = {name: _plain(value) for name, value in vars(self.asked).items() if name not in out}
         return {
-            "asked": {name: _plain(value) for name, value in vars(self.asked).items()},
+            "asked": asked,
             "best": self.choices[0].protocol if self.choices else None,
             "as_good": list(self.as_good),
             "told_apart": TOLD_APART,
@@ -109,12 +113,14 @@ class Advice:
 def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
     """Return the protocols that meet the requirements, cheapest first.
 
-    Every protocol that comes with hpcfl is either a choice or a refusal.
+    Every protocol that comes with hpcfl is either a choice or a refusal. Raise UsageError if the
+    options do not go together.
     """
+    clock = clock_of(asked, asked.devices)
     choices, refusals = [], []
     for name in PROTOCOLS:
         try:
-            choices.append(_choice(name, asked, calibration))
+            choices.append(_choice(name, asked, calibration, clock))
         except UsageError as error:
             refusals.append(Refusal(name, str(error)))
     # Equal costs are sorted by name.
@@ -122,7 +128,7 @@ def advise(asked: AdviseOptions, calibration: Calibration) -> Advice:
     return Advice(asked, tuple(choices), tuple(refusals))
 
 
-def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice:
+def _choice(name: str, asked: AdviseOptions, known: Calibration, run: EventClock | None) -> Choice:
     """Return a protocol's costs if it qualifies; otherwise raise UsageError with the reason."""
     kind = find(name)
     if asked.security == "active":
@@ -139,13 +145,16 @@ def _choice(name: str, asked: AdviseOptions, calibration: Calibration) -> Choice
             f"the server and the devices that collude with it learn {100 * exposed:.3g} % of the "
             "values of an honest device by themselves"
         )
+    # Files of runs with a population are read for no other devices and links.
+    groups = () if run is None else (PopulationOptions, LinkOptions)
+    of_devices = (text for group in groups for text in _typed(part(asked, group)))
     # Costs are against a curious server, because only these are calibrated.
     counted, _ = build(name, replace(wanted, security="passive"), asked.devices, asked.dim)
     return Choice(
         name,
-        tuple(_typed(wanted)),
+        (*_typed(wanted), *of_devices),
         counted.exchanges(),
-        predict(counted, calibration, part(asked, LinkModel)),
+        predict(counted, known, part(asked, LinkModel), run),
         exposed,
         tuple(promise.claim for promise in protocol.promises()),
         tuple(notes(counted)),
@@ -160,7 +169,8 @@ def _check_parties(kind: type[AggregationProtocol], asked: AdviseOptions) -> Non
         raise UsageError(
             "it sends a part of the coordinates, and so estimates the mean: give --alpha for that"
         )
-    if asked.dropout and not kind.tolerates_dropouts:
+    leaves = asked.dropout or asked.quorum < 1 or asked.deadline is not None
+    if leaves and not kind.tolerates_dropouts:
         raise UsageError("it loses a round in which any device drops out")
 
 
@@ -217,9 +227,9 @@ def _options(kind: type[AggregationProtocol], asked: AdviseOptions) -> ProtocolO
     return ProtocolOptions(**{name: value for name, value in wanted.items() if name in has})
 
 
-def _typed(options: ProtocolOptions) -> Iterator[str]:
+def _typed(options: OptionGroup) -> Iterator[str]:
     """Yield the command-line arguments that set these options."""
-    plain = ProtocolOptions()
+    plain = type(options)()
     for key, value in vars(options).items():
         if value != getattr(plain, key):
             yield f"--{key.replace('_', '-')} {value}"

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from hpcfl.advice.advisor import TOLD_APART, Advice, Choice
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.model import DEVICE_WITHIN, EXTRAPOLATED, beyond_checked
+from hpcfl.costmodel.model import COMPUTING_WITHIN, DEVICE_WITHIN, EXTRAPOLATED, beyond_checked
+from hpcfl.costmodel.tables import devices_of
 from hpcfl.options.advise import AdviseOptions
-from hpcfl.options.definition import part
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Table, count, label, seconds, size
-from hpcfl.results.linkmodel import LinkModel
 
 _UP_AND_DOWN = (size("bytes_up", "up", "/device"), size("bytes_down", "down", "/device"))
 _DEVICE, _SERVER = (
@@ -67,10 +66,10 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
         yield "no protocol qualifies"
     if advice.as_good:
         yield f"predictions do not tell these from it: {', '.join(advice.as_good)}"
-    yield (
-        f"round: on devices of their own, {part(asked, LinkModel)}; nine of ten rounds that were "
-        "measured, none of them against a server that cheats, lay between from and to"
-    )
+    within = "nine of ten rounds that were measured, none of them against a server that cheats, lay"
+    if asked.population is not None:
+        within = "rounds with {:g} to {:g} times as much computing lie".format(*COMPUTING_WITHIN)
+    yield f"round: on {devices_of(asked)}; {within} between from and to"
     yield "exchanges: how often the server waits for clients, inside a framework (hpcfl.exchange)"
     least, most = DEVICE_WITHIN
     yield (

@@ -33,6 +33,7 @@ from hpcfl.options.shared import check_length
 from hpcfl.report.formats import counted, named, share
 from hpcfl.rounds.build import DropoutSchedule, build, with_group, without_dropouts
 from hpcfl.rounds.enrolment import Enrolled
+from hpcfl.rounds.eventclock import clock_of
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.session import Job, played_in_vain
@@ -107,6 +108,7 @@ class Experiment(Job):
         self.rounds, self.first_round = options.planned_rounds, 0
         self.name = protocol.name if algorithm is None else f"{algorithm.name}-{protocol.name}"
         self.recorded_as, self.phases = self.name, protocol.phases()
+        self.clock = clock_of(options, self.devices, type(protocol))
         # The round times measured by earlier launches.
         self._measured: list[float] = []
 
@@ -222,14 +224,13 @@ class Experiment(Job):
             reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
             enrolled=enrolled,
+            clock=self.clock,
             observer=observer,
         )
         self._warn_of_clipping(transport, observer)
         self._last = played.aggregate
         if self._last is None:
             return None
-        if enrolled is not None:
-            enrolled.charge(played.record, index)
         # If the run's time ends during the warm-up, the last round of the warm-up is measured.
         played.record.warmup = index < options.warmup and not self._rule.over
         for start in range(0, self.dim if self._last.has_mean else 0, BLOCK):

@@ -17,7 +17,7 @@ COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
     "sweep": "Run a grid of benchmarks and trainings from a plan, and continue where it stopped.",
     "train": "Train a model through an aggregation protocol.",
-    "data": "Fetch data sets to train on.",
+    "data": "Fetch data sets to train on, and show populations of devices.",
     "predict": "Say what a round would cost, without playing it.",
     "advise": "Say which protocol to take, and what it costs.",
     "calibrate": "Measure what operations and messages cost here, for predict.",

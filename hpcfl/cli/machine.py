@@ -55,7 +55,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 
 @click.group("data", cls=Group)
 def data() -> None:
-    """Get the data sets that `hpcfl train` trains on."""
+    """Get data sets to train on, and see populations of devices."""
 
 
 @data.command("fetch")
@@ -80,6 +80,61 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
         click.echo(path)
 
 
+@data.command("population")
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--devices", type=click.IntRange(1), help="Devices.  [default: 10000, or all rows]")
+@click.option("--seed", type=int, default=0, help="Seed of a named population.", show_default=True)
+@click.option(
+    "--availability", type=PLACE, help="When FedScale's or FLASH's clients are there, with NAME."
+)
+@click.option("--output", type=PLACE, help="Write the table as CSV, for --population.")
+@click.option("--figure", type=PLACE, help="Draw the distributions (.svg, .png, .pdf).")
+@alone
+def population(
+    name: str,
+    devices: int | None,
+    seed: int,
+    availability: Path | None,
+    output: Path | None,
+    figure: Path | None,
+) -> None:
+    """Print the quantiles of a population's links and processors.
+
+    NAME is uniform, mobile, iot or silo, a table (.csv, .h5) with the columns uplink_mbps,
+    downlink_mbps, latency_ms and compute (factor on CPU seconds measured here), or FedScale's file
+    of client capacities. A table may say who is there when: mean_on_seconds and mean_off_seconds,
+    or on_intervals, such as 0-3600;7200-9000, and period_seconds.
+
+    \b
+    Examples:
+      hpcfl data population mobile
+      hpcfl data population client_device_capacity --availability client_behave_trace \\
+        --output phones.csv
+    """
+    from hpcfl.populations import population, traces
+    from hpcfl.system import outputs
+
+    if output is not None:
+        outputs.check(output, outputs.POPULATION)
+    if figure is not None:
+        outputs.check(figure, outputs.FIGURE)
+    tables = (".csv", *outputs.HDF5)
+    if name in population.NAMES or Path(name).suffix.lower() in tables:
+        if availability is not None:
+            raise UsageError("--availability goes with FedScale's file of capacities")
+        known = population.load(name, devices, seed)
+        table = {column: getattr(known, column).tolist() for column in population.COLUMNS}
+    else:
+        table = traces.table(Path(name), availability)
+    if output is not None:
+        population.save(output, table)
+    click.echo(population.quantiles(table).text())
+    if figure is not None:
+        from hpcfl.plots import populations, style
+
+        style.save(populations.draw(name, table), figure)
+
+
 @click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--hosts",
@@ -100,6 +155,11 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     help="One-way delay of a device's link.",
     show_default=True,
 )
+@click.option(
+    "--population",
+    metavar="NAME|FILE",
+    help="Links of the hosts, in place of equal ones; see hpcfl data population.",
+)
 @click.option("--server-mbps", type=RATE, help="Rate of the server's link.  [default: not shaped]")
 @click.option("--dry-run", is_flag=True, help="Print the script that makes the lab; run nothing.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
@@ -108,6 +168,7 @@ def netlab(
     uplink_mbps: float,
     downlink_mbps: float | None,
     latency_ms: float,
+    population: str | None,
     server_mbps: float | None,
     dry_run: bool,
     arguments: tuple[str, ...],
@@ -128,18 +189,23 @@ def netlab(
     """
     from hpcfl.netlab import lab
     from hpcfl.netlab.lab import Link
+    from hpcfl.options.shared import LinkOptions
+    from hpcfl.populations.population import load
 
     if not arguments or arguments[0] not in ("bench", "train", "sweep"):
         raise UsageError(
             "give what to run in the lab after --, one of bench, train and sweep: "
             "hpcfl netlab --hosts 25 -- bench sparse"
         )
-    asked = lab.Lab(
-        hosts,
-        Link(1e6 * uplink_mbps, 1e-3 * latency_ms),
-        Link(1e6 * (downlink_mbps or uplink_mbps), 1e-3 * latency_ms),
-        Link(1e6 * server_mbps) if server_mbps else None,
-    )
+    down_mbps = downlink_mbps or uplink_mbps
+    equal = LinkOptions(uplink_mbps=uplink_mbps, downlink_mbps=down_mbps, latency_ms=latency_ms)
+    known = load(population or "uniform", hosts, 0, equal)
+    columns = (known.uplink_mbps, known.downlink_mbps, known.latency_ms)
+    links = [
+        (Link(1e6 * up, 1e-3 * latency), Link(1e6 * down, 1e-3 * latency))
+        for up, down, latency in zip(*(each.tolist() for each in columns), strict=True)
+    ]
+    asked = lab.Lab(links, Link(1e6 * server_mbps) if server_mbps else None)
     program = [sys.executable, "-m", "hpcfl", *arguments]
     if not dry_run:
         return lab.run(asked, program)

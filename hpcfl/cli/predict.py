@@ -12,7 +12,9 @@ from hpcfl.cli.options import PLACE, Command, given, options
 from hpcfl.cli.terminal import alone, json_option, progress_bar, show, warn
 from hpcfl.errors import HpcflError
 from hpcfl.options.advise import AdviseOptions
+from hpcfl.options.definition import values_of
 from hpcfl.options.predict import PredictOptions
+from hpcfl.options.shared import PopulationOptions
 
 
 @click.command("predict", cls=Command)
@@ -34,7 +36,9 @@ def predict(as_json: bool, **typed: Any) -> None:
     from hpcfl import api
 
     found = api.predict(**given(typed))
-    document = {"predictions": [one.as_dict() for one in found]}
+    document: dict[str, Any] = {"predictions": [one.as_dict() for one in found]}
+    if found.asked.population is not None:
+        document |= values_of(found.asked, PopulationOptions)
     show(as_json, lambda: document, lambda: found.table().text())
 
 

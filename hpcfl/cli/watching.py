@@ -9,6 +9,7 @@ import click
 
 from hpcfl.cli.terminal import warn
 from hpcfl.errors import HpcflError
+from hpcfl.report.formats import counted
 from hpcfl.results.schema import Metric
 from hpcfl.rounds.observer import RoundObserver
 
@@ -22,6 +23,9 @@ class Spoken(RoundObserver):
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
         self._warnings: set[str] = set()
+
+    def enrolling(self, devices: int) -> None:
+        click.echo(f"{counted(devices, 'device')} enrol, once a run", err=True)
 
     def refused(self, index: int, error: HpcflError) -> None:
         click.echo(f"round {index}: {error}", err=True)

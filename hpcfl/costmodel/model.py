@@ -2,12 +2,13 @@
 
 Two times are predicted. *Modelled* is the time of a round in which each device has its own machine
 and link, as :mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until
-its slowest device has computed and sent and the server has then done its work. *Measured* is the
-time of one process on this machine.
+its slowest device has computed and sent and the server has then done its work. For populations see
+:mod:`hpcfl.costmodel.events`. *Measured* is the time of one process on this machine.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hpcfl.algorithms.aggregation import work
@@ -16,10 +17,12 @@ from hpcfl.algorithms.aggregation.costs import PhaseCosts, exchanged
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.aggregation.work import Terms, far
 from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.events import play
 from hpcfl.errors import UsageError
 from hpcfl.options.protocols import TransportOptions
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.values import asdict, dataclass
+from hpcfl.rounds.eventclock import EventClock
+from hpcfl.values import asdict, dataclass, replace
 
 # Ratio of measured to predicted time in 90 % of rounds, of 40 sizes outside the calibration
 # (benchmarks/advice.py): for a device's CPU time, and for all computing that a modelled round
@@ -91,6 +94,9 @@ class Prediction:
     server_cpu_seconds: float
     measured_seconds: float  # in one process on this machine
     notes: tuple[str, ...]  # caveats
+    # With a population: by how much computing prolongs a modelled round, at least, as predicted and
+    # at most. Its phases have the seconds of a round in which computing takes no time.
+    prolonged_seconds: tuple[float, ...] | None = None
 
     @property
     def bytes_up(self) -> float:
@@ -108,6 +114,8 @@ class Prediction:
     @property
     def computing_seconds(self) -> float:
         """Seconds that a modelled round waits for computing: members are the slowest devices."""
+        if self.prolonged_seconds is not None:
+            return self.prolonged_seconds[1]
         slowest = self.member_cpu_seconds or self.device_cpu_seconds
         return slowest + self.helper_cpu_seconds + self.server_cpu_seconds
 
@@ -118,37 +126,47 @@ class Prediction:
     @property
     def modelled_within(self) -> tuple[float, float]:
         """The range of 90 % of modelled rounds, in seconds; only computing is uncertain."""
-        least, most = COMPUTING_WITHIN
-        return (
-            self.link_seconds + least * self.computing_seconds,
-            self.link_seconds + most * self.computing_seconds,
-        )
+        least, most = (factor * self.computing_seconds for factor in COMPUTING_WITHIN)
+        if self.prolonged_seconds is not None:
+            least, _, most = self.prolonged_seconds
+        return self.link_seconds + least, self.link_seconds + most
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and sums, for JSON."""
         sums = ("bytes_up", "bytes_down", "link_seconds", "computing_seconds", "modelled_seconds")
-        return asdict(self) | {name: getattr(self, name) for name in sums}
+        found = asdict(self) | {name: getattr(self, name) for name in sums}
+        del found["prolonged_seconds"]  # the difference of other sums
+        return found
 
 
 def predict(
-    protocol: AggregationProtocol, calibration: Calibration, link: LinkModel | None = None
+    protocol: AggregationProtocol,
+    calibration: Calibration,
+    link: LinkModel | None = None,
+    clock: EventClock | None = None,
 ) -> Prediction:
     """Predict a round's modelled time on links and its measured time in one process here.
 
-    Raise UsageError if the protocol does not declare its terms, or if they are not
-    calibrated.
+    With `clock`, the modelled time is that of its population. Raise UsageError if the protocol does
+    not declare its terms, if they are not calibrated, or if too few devices are in time.
     """
     parameters, link = protocol.parameters, link or LinkModel()
-    played, terms = [*exchanged(protocol).values()], terms_of(protocol)
-    spent = {
-        party: calibration.seconds(protocol, party, of_party) for party, of_party in terms.items()
-    }
+    played, spent = [*exchanged(protocol).values()], _spent(protocol, calibration)
+    (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
+    on_links, prolonged = [_link_seconds(phase, link) for phase in played], None
+    notes = work.notes(protocol)
+    if clock is not None:
+        _, linked, survivors = play(protocol, clock, spent)
+        spent = _spent(_left(protocol, linked, survivors), calibration)
+        factors = (0.0, COMPUTING_WITHIN[0], 1.0, COMPUTING_WITHIN[1])
+        on_links, *others = (play(protocol, clock, spent, factor)[0] for factor in factors)
+        prolonged = tuple(sum(seconds) - sum(on_links) for seconds in others)
+        if survivors < parameters.devices:
+            notes.append(f"{survivors} of {parameters.devices} devices are in the sum")
     members, devices = max(phase.members for phase in played), parameters.devices
     device, member, helper = spent["device"], spent.get("member", 0.0), spent.get("helper", 0.0)
     mean = device + (member - device) * members / devices if members else device
-    (survivors,) = (phase.senders for phase in played if phase.name == protocol.upload_phase())
     one_process = survivors * mean + protocol.helpers * helper + spent["server"] + spent["around"]
-    notes = work.notes(protocol)
     if beyond_checked(devices, parameters.dim):
         notes.append(EXTRAPOLATED)
     return Prediction(
@@ -156,8 +174,8 @@ def predict(
         devices,
         parameters.dim,
         tuple(
-            PhasePrediction(phase.name, phase.up, phase.down, _link_seconds(phase, link))
-            for phase in played
+            PhasePrediction(phase.name, phase.up, phase.down, seconds)
+            for phase, seconds in zip(played, on_links, strict=True)
         ),
         device,
         member,
@@ -166,7 +184,26 @@ def predict(
         spent["server"],
         one_process,
         tuple(notes),
+        prolonged,
     )
+
+
+def _spent(protocol: AggregationProtocol, calibration: Calibration) -> dict[str, float]:
+    """Return the seconds of each party's work, and of the work around it."""
+    terms = terms_of(protocol)
+    return {party: calibration.seconds(protocol, party, own) for party, own in terms.items()}
+
+
+def _left(protocol: AggregationProtocol, linked: int, in_sum: int) -> AggregationProtocol:
+    """Return the planned protocol with the devices that were there, for the terms of its work.
+
+    Only the masks of devices that leave once they are linked with others must be removed.
+    """
+    left, devices = copy.copy(protocol), min(linked, 2 * in_sum - 1)  # Plans keep more than half.
+    # The quarter makes dropout * devices round down to the difference.
+    dropout = (devices - in_sum + 0.25) / devices
+    left.parameters = replace(protocol.parameters, devices=devices, dropout=dropout)
+    return left
 
 
 def _link_seconds(phase: PhaseCosts, link: LinkModel) -> float:

@@ -101,6 +101,13 @@ class Group(ABC):
                 packed[start : start + PACKED_PAIRS, column] = columns[:, column]
         return packed.reshape(-1)[: self.wire_bytes(elements.size)]
 
+    def pack_rows(self, rows: Elements) -> NDArray[np.uint8]:
+        """Return the wire format of each row of n elements, shape (rows, ``wire_bytes(n)``)."""
+        # Whole pairs are whole bytes, so that one call packs all rows.
+        even = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
+        packed = self.pack(even.reshape(-1)).reshape(-1, self.wire_bytes(even.shape[1]))
+        return packed[:, : self.wire_bytes(rows.shape[1])]
+
     def unpack(self, payload: NDArray[np.uint8], count: int) -> Elements:
         """Return `count` elements from their wire format; a view if `whole_words`.
 

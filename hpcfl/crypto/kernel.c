@@ -10,60 +10,48 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Compilers turn this loop into vector instructions, one loop for either sign. It only subtracts,
- * which needs one comparison: instead of a word it adds, it subtracts the modulus less the word. */
-#define MASK(name, type, target)                                                                  \
-    target static int name(type *vector, const type *words, size_t count, type modulus, type low, \
-                           int subtract)                                                          \
-    {                                                                                             \
-        type largest = 0;                                                                         \
-        if (!modulus) {                                                                           \
-            for (size_t k = 0; k < count; k++)                                                    \
-                vector[k] += subtract ? (type)(0 - words[k]) : words[k];                          \
-            return 0;                                                                             \
-        }                                                                                         \
-        for (size_t k = 0; k < count; k++) {                                                      \
-            type word = words[k] & low, old = vector[k];                                          \
-            largest = word > largest ? word : largest;                                            \
-            word = subtract ? word : (type)(modulus - word);                                      \
-            type less = (type)(old - word);                                                       \
-            vector[k] = old < word ? (type)(less + modulus) : less;                               \
-        }                                                                                         \
-        return modulus && largest >= modulus;                                                     \
-    }
-
-#define EACH_WIDTH(suffix, target)           \
-    MASK(mask8##suffix, uint8_t, target)     \
-    MASK(mask16##suffix, uint16_t, target)   \
-    MASK(mask32##suffix, uint32_t, target)
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define COMPILED(MACRO) MACRO(_plain, ) MACRO(_avx2, __attribute__((target("avx2"))))
-#define BEST(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name##_plain)
+#define EXPORTED __attribute__((visibility("default")))
+/* Compiled twice: for processors with vectors of 256 bits, and for others. */
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
 #else
-#define COMPILED(MACRO) MACRO(_plain, )
-#define BEST(name) name##_plain
+#define WIDE
 #endif
 
-COMPILED(EACH_WIDTH)
-
-#define EXPORTED __attribute__((visibility("default")))
+/* Compilers turn this loop into vector instructions, one loop for either sign. It only subtracts,
+ * which needs one comparison: instead of a word it adds, it subtracts the modulus less the word. */
+#define MASK(name, type)                                                                           \
+    WIDE static int name(type *vector, const type *words, size_t count, type modulus, type low,    \
+                         int subtract)                                                             \
+    {                                                                                              \
+        type largest = 0;                                                                          \
+        if (!modulus) {                                                                            \
+            for (size_t k = 0; k < count; k++)                                                     \
+                vector[k] += subtract ? (type)(0 - words[k]) : words[k];                           \
+            return 0;                                                                              \
+        }                                                                                          \
+        for (size_t k = 0; k < count; k++) {                                                       \
+            type word = words[k] & low, old = vector[k];                                           \
+            largest = word > largest ? word : largest;                                             \
+            word = subtract ? word : (type)(modulus - word);                                       \
+            type less = (type)(old - word);                                                        \
+            vector[k] = old < word ? (type)(less + modulus) : less;                                \
+        }                                                                                          \
+        return modulus && largest >= modulus;                                                      \
+    }
+MASK(mask8, uint8_t)
+MASK(mask16, uint16_t)
+MASK(mask32, uint32_t)
 
 /* Adds `size` words of `bytes` bytes each to a vector, or subtracts them. Returns 1 if a word was
  * rejected, 0 if none was, and -1 for words of another size. */
 EXPORTED int hpcfl_mask(void *vector, const void *words, size_t size, int bytes, uint32_t modulus,
                         uint32_t low, int subtract)
 {
-    switch (bytes) {
-    case 1:
-        return BEST(mask8)(vector, words, size, (uint8_t)modulus, (uint8_t)low, subtract);
-    case 2:
-        return BEST(mask16)(vector, words, size, (uint16_t)modulus, (uint16_t)low, subtract);
-    case 4:
-        return BEST(mask32)(vector, words, size, modulus, low, subtract);
-    default:
-        return -1;
-    }
+    return bytes == 1   ? mask8(vector, words, size, modulus, low, subtract)
+           : bytes == 2 ? mask16(vector, words, size, modulus, low, subtract)
+           : bytes == 4 ? mask32(vector, words, size, modulus, low, subtract)
+                        : -1;
 }
 
 /* AES-128-CTR of OpenSSL. */
@@ -118,8 +106,8 @@ enum { SOME = 256 };
 /* Quantises up to `SOME` values; see hpcfl_quantise. Returns 1, and quantises none, if a magnitude is above
  * `clip`, and -1 if one is not finite. Bits of doubles are compared and composed, because processors
  * without vectors of 512 bits have no instructions for it. */
-#define QUANTISE(name, type, bits, target)                                                          \
-    target static int name(const type *restrict values, int count, double clip, double scale,       \
+#define QUANTISE(name, type, bits)                                                                  \
+    WIDE static int name(const type *restrict values, int count, double clip, double scale,         \
                            const uint64_t *restrict draws, uint32_t modulus,                        \
                            uint32_t *restrict words)                                                \
     {                                                                                               \
@@ -149,11 +137,8 @@ enum { SOME = 256 };
         return 0;                                                                                   \
     }
 
-#define EACH_TYPE(suffix, target)                         \
-    QUANTISE(quantise32##suffix, float, uint32_t, target) \
-    QUANTISE(quantise64##suffix, double, uint64_t, target)
-
-COMPILED(EACH_TYPE)
+QUANTISE(quantise32, float, uint32_t)
+QUANTISE(quantise64, double, uint64_t)
 
 /* Writes the elements, of `bytes` bytes each, of real values of `wide` bytes, 4 or 8: values are cut to
  * `clip`, scaled, and rounded up with a probability of their fraction. `state` is that of NumPy's SFC64,
@@ -176,8 +161,8 @@ EXPORTED long hpcfl_quantise(const uint8_t *values, size_t size, int wide, doubl
             b = c + (c << 3);
             c = (c << 24 | c >> 40) + draws[k];
         }
-        above = wide == 8 ? BEST(quantise64)(longs, count, clip, scale, draws, modulus, words)
-                          : BEST(quantise32)(shorts, count, clip, scale, draws, modulus, words);
+        above = wide == 8 ? quantise64(longs, count, clip, scale, draws, modulus, words)
+                          : quantise32(shorts, count, clip, scale, draws, modulus, words);
         if (above < 0)
             return -1;
         for (int k = 0; above && k < count; k++) {
@@ -186,7 +171,7 @@ EXPORTED long hpcfl_quantise(const uint8_t *values, size_t size, int wide, doubl
             beyond += cut[k] != value;
         }
         if (above)
-            BEST(quantise64)(cut, count, clip, scale, draws, modulus, words);
+            quantise64(cut, count, clip, scale, draws, modulus, words);
         for (int k = 0; bytes == 1 && k < count; k++)
             elements[start + k] = (uint8_t)words[k];
         for (int k = 0; bytes == 2 && k < count; k++)
@@ -240,6 +225,61 @@ EXPORTED int hpcfl_derive(const sha256 *f, const uint8_t *secrets, size_t secret
         memcpy(derived + k * length, digest, length);
     }
     return 1;
+}
+
+/* Products modulo x^DIM + 1, for hpcfl/crypto/ringlwe.py. The two digits of a word, less HALF, are the
+ * parts of a complex coefficient. A step takes a polynomial modulo x^2n - w^2 to those modulo x^n - w
+ * and x^n + w, the nodes 2k and 2k + 1 below node k of a tree with w[k], whose root is node 1. What is
+ * left after the last step, polynomials modulo x^LEAF - w, are multiplied term by term. */
+enum { DIM = 2048, LEAF = 4, LEAVES = DIM / LEAF, BITS = 26, HALF = 1 << 25, LOW = 2 * HALF - 1 };
+typedef double values[DIM], complex[2];
+
+/* Does the steps to polynomials of n coefficients, or undoes them times two; faster for constants n. */
+static inline __attribute__((always_inline)) void steps(values *x, size_t n, const complex *w, int undo)
+{
+    double *a = x[0], *b = x[1];
+    for (size_t k = DIM / 2 / n; k < DIM / n; k++, a += 2 * n, b += 2 * n)
+        for (size_t j = 0; j < n; j++) {
+            double re = w[k][0], im = w[k][1], p = a[j], q = b[j], r = a[j + n], s = b[j + n];
+            double u = undo ? r : re * r - im * s, v = undo ? s : re * s + im * r;
+            a[j] = p + u, b[j] = q + v;
+            p -= u, q -= v;
+            a[j + n] = undo ? re * p + im * q : p, b[j + n] = undo ? re * q - im * p : q;
+        }
+}
+
+/* Transforms polynomials, or multiplies them by a key, given the transforms of its products with the
+ * first LEAF powers of x. Products are right in the lowest 52 bits of their words. */
+EXPORTED WIDE void hpcfl_multiply(size_t count, const uint64_t *words, void *results,
+                                  const complex *w, const values (*key)[2])
+{
+    const double rounder = 3LL << 51; /* leaves no bits for fractions */
+    values x[2], y[2];
+    for (size_t i = 0; i < count; i++, words += DIM) {
+        for (size_t k = 0; k < DIM; k++)
+            x[0][k] = (int)(words[k] & LOW) - HALF, x[1][k] = (int)(words[k] >> BITS & LOW) - HALF;
+        steps(x, 1024, w, 0), steps(x, 512, w, 0), steps(x, 256, w, 0), steps(x, 128, w, 0);
+        steps(x, 64, w, 0), steps(x, 32, w, 0), steps(x, 16, w, 0), steps(x, 8, w, 0), steps(x, 4, w, 0);
+        if (!key) {
+            memcpy((values *)results + 2 * i, x, sizeof x);
+            continue;
+        }
+        for (size_t k = 0; k < DIM; k += LEAF)
+            for (size_t j = k; j < k + LEAF; j++) {
+                double re = 0, im = 0;
+                for (size_t l = 0; l < LEAF; l++) {
+                    re += x[0][k + l] * key[l][0][j] - x[1][k + l] * key[l][1][j];
+                    im += x[0][k + l] * key[l][1][j] + x[1][k + l] * key[l][0][j];
+                }
+                y[0][j] = re, y[1][j] = im;
+            }
+        steps(y, 4, w, 1), steps(y, 8, w, 1), steps(y, 16, w, 1), steps(y, 32, w, 1), steps(y, 64, w, 1);
+        steps(y, 128, w, 1), steps(y, 256, w, 1), steps(y, 512, w, 1), steps(y, 1024, w, 1);
+        for (size_t k = 0; k < DIM; k++) {
+            uint64_t re = (int64_t)(y[0][k] / LEAVES + rounder), im = (int64_t)(y[1][k] / LEAVES + rounder);
+            ((uint64_t *)results)[i * DIM + k] = re + (im << BITS) - ((uint64_t)1 << 51);
+        }
+    }
 }
 
 /* Python finds no other name to look for in an extension module that ctypes loads. */

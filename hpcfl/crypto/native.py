@@ -1,7 +1,7 @@
 """Optional compiled code: the results of NumPy and `cryptography`, faster.
 
-- ``kernel.c`` quantises vectors, adds masks to them, and derives keys in batches. It calls AES and
-  SHA-256 of the OpenSSL that Python's hashlib uses. Installing hpcfl compiles it if there is a
+- ``kernel.c`` quantises vectors, adds masks to them, derives keys in batches, and multiplies
+  polynomials. It calls OpenSSL as Python's hashlib does. Installing hpcfl compiles it if there is a
   compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
@@ -54,7 +54,7 @@ def _kernel() -> ctypes.CDLL | None:
     return None
 
 
-def _function(name: str, *arguments: Any) -> Any:
+def function(name: str, *arguments: Any) -> Any:
     """Return a function of ``kernel.c`` that takes arguments of such types."""
     found = getattr(_kernel(), name)
     found.argtypes = arguments
@@ -79,11 +79,11 @@ class Masker:
     """Adds masks to vectors of a group in one pass; see ``kernel.c``."""
 
     def __init__(self) -> None:
-        self._mask = _function(
+        self._mask = function(
             *("hpcfl_mask", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
             *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int),
         )
-        self._masks = _function(
+        self._masks = function(
             *("hpcfl_masks", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
             *(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
             *(ctypes.c_long, ctypes.c_long),
@@ -162,7 +162,7 @@ class Rounder:
     """Quantises vectors to elements of a group in one pass; see ``kernel.c``."""
 
     def __init__(self) -> None:
-        self._quantise = _function(
+        self._quantise = function(
             *("hpcfl_quantise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_double),
             *(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p),
         )
@@ -214,7 +214,7 @@ class Deriver:
 
     def __init__(self) -> None:
         self._hash = _places(_openssl("SHA256_Init", "SHA256_Update", "SHA256_Final"))
-        self._derive = _function(
+        self._derive = function(
             *("hpcfl_derive", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p),
             *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p),
         )

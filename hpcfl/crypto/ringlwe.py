@@ -12,14 +12,16 @@ into digits of 26 bits, and keys into digits of 8 bits.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
-from hpcfl.crypto import keystream
+from hpcfl.crypto import keystream, native
 from hpcfl.values import dataclass
 
 RING_DIM = 2048  # n
@@ -30,7 +32,9 @@ LARGEST = COINS // 2
 SIGMA = math.sqrt(COINS) / 2
 # The sum of errors is below half of 2**delta if it is below nine deviations.
 DEVIATIONS = 9
-_DIGIT_BITS, _KEY_DIGIT_BITS = 26, 8
+_DIGIT_BITS = 26
+_HALF = 1 << _DIGIT_BITS - 1
+_ZERO = _HALF + (_HALF << _DIGIT_BITS)  # the word whose digits are zero
 # Adding it leaves no bits for fractions: for magnitudes below 2**51.
 _ROUNDER = 1.5 * 2.0**52
 # Polynomials whose transforms stay in cache.
@@ -38,10 +42,8 @@ _AT_ONCE = 8
 
 Words = NDArray[np.uint64]
 Small = NDArray[np.int64]
-_Complex = NDArray[np.complex128]
 
 _TWIST = np.exp(1j * math.pi / RING_DIM * np.arange(RING_DIM))
-_UNTWIST = _TWIST.conj()
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,9 @@ class Packing:
     def add(self, packed: NDArray[np.uint8], total: Words) -> None:
         """Add the words of a payload to a total modulo 2**W, of the same even number of words."""
         low, high = self._ends(packed)
-        once = _AT_ONCE * RING_DIM // 2
-        for start in range(0, low.size, once):
-            some = total[2 * start : 2 * (start + once)]
-            # What is beyond W bits does not matter.
-            some[::2] += low[start : start + once]
-            some[1::2] += high[start : start + once] >> np.uint64(64 - self.word_bits)
+        # What is beyond W bits does not matter.
+        total[::2] += low
+        total[1::2] += high >> np.uint64(64 - self.word_bits)
 
     def _ends(self, packed: NDArray[np.uint8]) -> tuple[Words, Words]:
         """Return views of the first and of the last 64 bits of each pair of words; they overlap."""
@@ -119,29 +118,10 @@ class Packing:
 
 def small(stream: CipherContext, count: int) -> Small:
     """Return the next `count` keys or errors of a stream, 16 bytes each: B - 42, B ~ Bin(84)."""
-    coins = _words(stream, 2 * count).reshape(count, 2)
-    coins[:, 1] &= np.uint64((1 << COINS - 64) - 1)
-    heads = np.bitwise_count(coins).view("<u2").reshape(-1)
-    # The sum of both bytes, which is below 256.
-    heads += heads >> np.uint16(8)
-    heads &= np.uint16(255)
-    found = heads.astype(np.int64)
-    found -= LARGEST
-    return found
-
-
-def public(stream: CipherContext, count: int) -> _Complex:
-    """Return the next `count` public polynomials, shape (count, n), as digits ``low + 1j * high``.
-
-    They are uniform modulo 2**52: ``low + 2**26 high``, both from -2**25 to 2**25 - 1.
-    """
-    words = _words(stream, count * RING_DIM).reshape(count, RING_DIM)
-    digits = np.empty(words.shape, np.complex128)
-    digits.real = words & np.uint64((1 << _DIGIT_BITS) - 1)
-    words >>= np.uint64(_DIGIT_BITS)
-    digits.imag = words & np.uint64((1 << _DIGIT_BITS) - 1)
-    digits -= complex(1 << _DIGIT_BITS - 1, 1 << _DIGIT_BITS - 1)
-    return digits
+    coins = _words(stream, 2 * count)
+    heads = np.bitwise_count(coins[::2])
+    heads += np.bitwise_count(coins[1::2] & np.uint64((1 << COINS - 64) - 1))
+    return heads.astype(np.int64) - LARGEST
 
 
 def _words(stream: CipherContext, count: int) -> Words:
@@ -150,39 +130,69 @@ def _words(stream: CipherContext, count: int) -> Words:
     return words
 
 
-class Key:
-    """A key k, or a sum of keys, shape (n,), by which public polynomials are multiplied."""
+def multiplier(key: Small) -> Callable[[Words], Words]:
+    """Return a function that multiplies polynomials by a key, or a sum of keys, shape (n,).
 
-    def __init__(self, key: Small) -> None:
-        self._spectra: list[_Complex] = []
-        half = 1 << _KEY_DIGIT_BITS - 1
-        while key.any() or not self._spectra:
-            digit = ((key + half) & (2 * half - 1)) - half
-            self._spectra.append(np.fft.fft(digit * _TWIST))
-            key = (key - digit) >> _KEY_DIGIT_BITS
+    It takes polynomials as uniform words, end to end, and may overwrite them: the coefficient of a
+    word is the word less `_ZERO`, and only its lowest 52 bits count.
+    """
+    digit = key.astype(np.int8).astype(np.int64)  # the lowest, from -128 to 127
+    times, rest = (_compiled() or _by_numpy)(digit), (key - digit) >> 8
+    if not rest.any():
+        return times
+    more = multiplier(rest)
+    return lambda words: (more(words.copy()) << np.uint64(8)) + times(words)
 
-    def products(self, digits: _Complex) -> Words:
-        """Return polynomials times the key, shape (count, n); overwrites `digits`.
 
-        Only the lowest 52 bits of a word are those of the product.
-        """
+def _by_numpy(key: Small) -> Callable[[Words], Words]:
+    spectrum = np.fft.fft(key * _TWIST)
+
+    def times(words: Words) -> Words:
+        words = words.reshape(-1, RING_DIM)
+        digits = np.empty(words.shape, np.complex128)
+        digits.real = words & np.uint64(2 * _HALF - 1)
+        digits.imag = (words >> np.uint64(_DIGIT_BITS)) & np.uint64(2 * _HALF - 1)
+        digits -= complex(_HALF, _HALF)
         digits *= _TWIST
-        spectra = np.fft.fft(digits, out=digits)
-        total = None
-        for place, spectrum in enumerate(self._spectra):
-            last = place == len(self._spectra) - 1
-            product = np.multiply(spectra, spectrum, out=spectra if last else None)
-            np.fft.ifft(product, out=product)
-            product *= _UNTWIST
-            # Rounds to integers, which are then the lowest bits of the numbers' binary form.
-            product += complex(_ROUNDER, _ROUNDER)
-            rounded = product.view(np.int64).reshape(*digits.shape, 2)
-            part = rounded[..., 1] << _DIGIT_BITS
-            part += rounded[..., 0]
-            part -= 1 << 51
-            total = part if total is None else total + (part << place * _KEY_DIGIT_BITS)
-        assert total is not None
-        return total.view(np.uint64)
+        np.fft.fft(digits, out=digits)
+        digits *= spectrum
+        np.fft.ifft(digits, out=digits)
+        digits *= _TWIST.conj()
+        # Rounds to integers, which are then the lowest bits of the numbers' binary form.
+        digits += complex(_ROUNDER, _ROUNDER)
+        low, high = digits.view(np.uint64).reshape(-1, 2).T
+        return (high << np.uint64(_DIGIT_BITS)) + low - np.uint64(1 << 51)
+
+    return times
+
+
+@cache
+def _compiled() -> Callable[[Small], Callable[[Words], Words]] | None:
+    """Return `_by_numpy` as ``kernel.c`` does it, or None."""
+    turns = [0, 0.5]  # angles of the w of all nodes, in units of pi
+    for k in range(2, RING_DIM // 4):
+        turns.append(turns[k // 2] / 2 + k % 2 / 2)
+    nodes = np.exp(1j * math.pi * np.array(turns))
+    try:
+        function = native.function("hpcfl_multiply", ctypes.c_size_t, *[ctypes.c_void_p] * 4)
+    except AttributeError:
+        return None
+
+    def compiled(key: Small) -> Callable[[Words], Words]:
+        longer, transforms = np.concatenate([-key[-3:], key]), np.empty((4, 2, RING_DIM))
+        powers = np.stack([longer[3 - k :][:RING_DIM] for k in range(4)]) + _ZERO
+        function(4, powers.ctypes, transforms.ctypes, nodes.ctypes, None)
+
+        def times(words: Words) -> Words:
+            place, count = words.ctypes.data, words.size // RING_DIM
+            function(count, place, place, nodes.ctypes.data, transforms.ctypes.data)
+            return words
+
+        return times
+
+    key, words = np.arange(RING_DIM) % 251 - 125, (np.arange(RING_DIM) ** 5).astype("<u8")
+    wrong = _by_numpy(key)(words) ^ compiled(key)(words)
+    return None if (wrong << np.uint64(64 - MOST_BITS)).any() else compiled
 
 
 def mask(
@@ -207,8 +217,7 @@ def mask(
 
 def masks(stream: CipherContext, key: Small, count: int) -> Iterator[tuple[slice, Words]]:
     """Yield the words of ``a k`` for the `count` public polynomials of a stream, part by part."""
-    multiplied = Key(key)
+    multiply = multiplier(key)
     for start in range(0, count, _AT_ONCE):
-        some = min(_AT_ONCE, count - start)
-        part = slice(start * RING_DIM, (start + some) * RING_DIM)
-        yield part, multiplied.products(public(stream, some)).reshape(-1)
+        part = slice(start * RING_DIM, min(start + _AT_ONCE, count) * RING_DIM)
+        yield part, multiply(_words(stream, part.stop - part.start))

@@ -109,20 +109,18 @@ class Host:
 
 @dataclass(frozen=True)
 class Lab:
-    """A server and devices with equal links."""
+    """A server, and devices with a link each: what goes up, and what goes down."""
 
-    size: int  # number of devices
-    uplink: Link
-    downlink: Link
+    links: Sequence[tuple[Link, Link]]
     server_link: Link | None = None  # None for an unshaped link
 
     @property
     def hosts(self) -> list[Host]:
         """The server and all devices, in the order of their ranks and addresses."""
         server = Host("server", f"{NETWORK[1]}", "server", self.server_link, self.server_link)
-        links = (self.uplink, self.downlink)
         return [server] + [
-            Host(f"device{id}", f"{NETWORK[2 + id]}", f"d{id}", *links) for id in range(self.size)
+            Host(f"device{id}", f"{NETWORK[2 + id]}", f"d{id}", *links)
+            for id, links in enumerate(self.links)
         ]
 
     @property
@@ -132,23 +130,32 @@ class Lab:
         Every frame takes a few microseconds of CPU time, too much for many fast links. Frames are
         therefore as large as possible while two of them fit into the smallest bucket.
         """
-        links = filter(None, (self.uplink, self.downlink, self.server_link))
-        smallest = min(link.burst_bytes for link in links)
+        both = [link for links in self.links for link in links]
+        smallest = min(link.burst_bytes for link in filter(None, (*both, self.server_link)))
         return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
 
     def facts(self) -> dict[str, float | int | str | None]:
-        """Return the lab's settings for a results file, without measurements."""
+        """Return the lab's settings for a results file, without measurements.
+
+        Of links that differ, they are those of the slowest.
+        """
         server = self.server_link
+        up, down = (min(links, key=_rate) for links in zip(*self.links, strict=True))
+        latency = max(link.latency_seconds for links in self.links for link in links)
         return {
-            "netlab_hosts": self.size,
-            "netlab_uplink_mbps": self.uplink.bits_per_second / 1e6,
-            "netlab_downlink_mbps": self.downlink.bits_per_second / 1e6,
-            "netlab_latency_ms": self.uplink.latency_seconds * 1e3,
+            "netlab_hosts": len(self.links),
+            "netlab_uplink_mbps": up.bits_per_second / 1e6,
+            "netlab_downlink_mbps": down.bits_per_second / 1e6,
+            "netlab_latency_ms": latency * 1e3,
             "netlab_server_rate_mbps": server.bits_per_second / 1e6 if server else None,
             "netlab_mtu_bytes": self.mtu_bytes,
-            "netlab_burst_bytes": self.uplink.burst_bytes,
-            "netlab_queue_bytes": self.uplink.queue_bytes,
+            "netlab_burst_bytes": up.burst_bytes,
+            "netlab_queue_bytes": up.queue_bytes,
         }
+
+
+def _rate(link: Link) -> float:
+    return link.bits_per_second
 
 
 def script(lab: Lab, mpirun: str, program: Sequence[str]) -> str:
@@ -227,7 +234,7 @@ def _mpirun(lab: Lab, mpirun: str, program: Sequence[str]) -> list[str]:
             "mpi_yield_when_idle": "1",
         },
     }
-    command = [mpirun, "-n", str(1 + lab.size), "--hostfile", f"{FOLDER}/hosts"]
+    command = [mpirun, "-n", str(len(lab.hosts)), "--hostfile", f"{FOLDER}/hosts"]
     command += ["--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"]
     for kind, settings in options.items():
         for name, value in settings.items():

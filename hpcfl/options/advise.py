@@ -6,7 +6,7 @@ from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import again, option
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.protocols import ProtocolOptions
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions, PopulationOptions
 from hpcfl.values import dataclass
 
 # Criteria to minimise, each with the figure of a prediction that measures it.
@@ -14,7 +14,7 @@ CRITERIA = {"time": "modelled_seconds", "upload": "bytes_up", "device-cpu": "mea
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseOptions(LinkOptions):
+class AdviseOptions(LinkOptions, PopulationOptions):
     """Options of `hpcfl advise`; see ``hpcfl advise --help``."""
 
     heading = "Options"

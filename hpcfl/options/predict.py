@@ -5,12 +5,12 @@ from pathlib import Path
 from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.options.definition import option
 from hpcfl.options.protocols import ProtocolOptions
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions, PopulationOptions
 from hpcfl.values import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(ProtocolOptions, LinkOptions):
+class PredictOptions(ProtocolOptions, LinkOptions, PopulationOptions):
     """Options of `hpcfl predict`; see ``hpcfl predict --help``."""
 
     heading = "Options"

@@ -39,6 +39,34 @@ class LinkOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PopulationOptions(OptionGroup):
+    """Options of devices that are not alike, and of a server that does not wait for all."""
+
+    heading = "Modelled devices"
+
+    population: str | None = option(
+        None,
+        "Links and processors of the devices: uniform, mobile, iot, silo, or a table (.csv, .h5); "
+        "see hpcfl data population. Devices then drop out because they are late, not by chance: "
+        "--dropout is the fraction that protocols plan for.",
+        marks=("label", "recorded if given"),
+    )
+    quorum: float = option(
+        1.0,
+        "Fraction of the devices whose answers the server waits for in every exchange.",
+        above=0.5,
+        at_most=1,
+        marks=("label", "recorded if given"),
+    )
+    deadline: float | None = option(
+        None,
+        "Modelled seconds for which the server waits in every exchange.",
+        above=0,
+        marks=("label", "recorded if given"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SeedOptions(OptionGroup):
     """Options of random numbers that need not be secret."""
 
@@ -63,7 +91,7 @@ def check_length(given: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ProtocolOptions, LinkOptions, SeedOptions):
+class RunOptions(ProtocolOptions, LinkOptions, PopulationOptions, SeedOptions):
     """Options that `hpcfl bench` and `hpcfl train` have in common."""
 
     heading = "Results file"

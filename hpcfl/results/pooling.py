@@ -61,6 +61,8 @@ class Pool:
             for name in first.training
             if all(name in run.training for run in self.runs)
         }
+        once = [run.enrolment for run in self.runs if run.enrolment is not None]
+        rounds["enrolment"] = Pool(tuple(once)).run if once else None
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
 

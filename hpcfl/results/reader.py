@@ -25,7 +25,7 @@ from hpcfl.results.record import KNOWN, Counts, Flags, Floats, Phases, sizes
 from hpcfl.results.schema import SCHEMA, Metric
 from hpcfl.results.statistics import median
 from hpcfl.system import files, hdf5, outputs
-from hpcfl.values import dataclass
+from hpcfl.values import dataclass, replace
 
 # Text options, which are never read as JSON: a note may look like a list.
 _TEXTS = {
@@ -80,6 +80,9 @@ class Run:
     clock_uncertainty_seconds: Floats
     resident_bytes: Floats
     peak_bytes: Floats
+    event_seconds: Floats
+    late_phase: Phases
+    late_reason: Phases
     in_committee: Flags
     helper_bytes_up: Counts
     helper_bytes_down: Counts
@@ -92,6 +95,8 @@ class Run:
     asked: dict[str, Any] | None  # see `hpcfl.options.definition.asked_for`
     # Each launch after the first: ``command``, ``started``, ``first_round``, and its environment.
     resumed: list[dict[str, Any]]
+    # The enrolment before the rounds of the last launch, as a run of one round; None without one.
+    enrolment: Run | None
 
     def __repr__(self) -> str:
         wrong = int((~self.validated).sum())
@@ -198,7 +203,12 @@ class Run:
         return np.where(slowest < 0, np.nan, slowest)
 
     def modelled_seconds(self, link: LinkModel) -> Floats:
-        """Return the modelled seconds of each phase of the measured rounds, shape (measured, P)."""
+        """Return the modelled seconds of each phase of the measured rounds, shape (measured, P).
+
+        If the run has a population, they are those of its event clock, for no other link.
+        """
+        if np.isfinite(self.event_seconds).all():
+            return self.event_seconds[self.measured]
         return link.seconds_of(self)[self.measured]
 
     def survivor_bytes(self, role: str = "device") -> Floats:
@@ -293,12 +303,12 @@ def _check_schema(found: str, path: Path) -> None:
 
 
 def _read(file: Any, path: Path) -> Run:
-    root, rounds = _attributes(file), file[schema.ROUNDS]
-    finished = schema.finished(rounds)
-    lengths = sizes(len(file[schema.PHASES]), rounds["survived"].shape[1])
+    root = _attributes(file)
+    played = _played(file)
+    finished = len(played["warmup"])
     asked = root.get(schema.ASKED)
     resumed = file.get(schema.RESUMED, {})
-    return Run(
+    run = Run(
         path=path,
         status=root[schema.STATUS],
         protocol=root["protocol"],
@@ -306,7 +316,6 @@ def _read(file: Any, path: Path) -> Run:
         started=root["started"],
         finished=root[schema.FINISHED] or None,
         run_id=root["run_id"],
-        phases=[name.decode() for name in file[schema.PHASES]],
         config=schema.decode(_attributes(file[schema.CONFIG]), _TEXTS),
         environment=schema.decode(_attributes(file[schema.ENVIRONMENT])),
         asked=None if asked is None else json.loads(asked),
@@ -315,13 +324,24 @@ def _read(file: Any, path: Path) -> Run:
         resumed=[
             schema.decode(_attributes(resumed[str(number + 1)])) for number in range(len(resumed))
         ],
-        **{
-            dataset.name: rounds[dataset.name][:finished]
-            if dataset.name in rounds or dataset.unknown is None
-            else np.full((finished, *dataset.shape(lengths)), dataset.unknown, dataset.dtype)
-            for dataset in KNOWN
-        },
+        enrolment=None,
+        **played,
     )
+    once = _played(file[schema.ENROLMENT]) if schema.ENROLMENT in file else {"warmup": ()}
+    return replace(run, enrolment=replace(run, training={}, **once)) if len(once["warmup"]) else run
+
+
+def _played(group: Any) -> dict[str, Any]:
+    """Return the fields of a `Run` for the phases and the finished rounds of a group."""
+    rounds, phases = group[schema.ROUNDS], [name.decode() for name in group[schema.PHASES]]
+    finished = schema.finished(rounds)
+    lengths = sizes(len(phases), rounds["survived"].shape[1])
+    return {"phases": phases} | {
+        dataset.name: rounds[dataset.name][:finished]
+        if dataset.name in rounds or dataset.unknown is None
+        else np.full((finished, *dataset.shape(lengths)), dataset.unknown, dataset.dtype)
+        for dataset in KNOWN
+    }
 
 
 def _attributes(group: Any) -> dict[str, Any]:

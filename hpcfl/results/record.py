@@ -31,6 +31,10 @@ _TYPES: dict[str, type] = {
 NOT_LOST = -1
 # Values of `StoredDataset.of` for the datasets that not all runs have.
 FAILURES, RANK_TIMES, HELPERS, COMMITTEE = "failures", "rank times", "helpers", "committee"
+POPULATION = "population"
+# Why a device was late for an exchange; `late_reason` holds the index.
+LATE_REASONS = ("link", "compute", "away")
+LINK, COMPUTE, AWAY = range(len(LATE_REASONS))
 _DEVICE, _PARTY = ("phase", "device"), ("phase", "device or server")
 _RANK, _HELPER = ("phase", "rank"), ("phase", "helper")
 
@@ -107,6 +111,19 @@ class RoundRecord:
         *(RANK_TIMES, "bytes"),
         "its peak in the round; pages that processes share count for each",
         "rank",
+    )
+    event_seconds: Floats = _of(
+        *(POPULATION, "s", "modelled time of the phase, by the event clock", "phase"),
+    )
+    late_phase: Phases = _of(
+        *(POPULATION, "1", "phase for which the device was late or away; -1 if it was not"),
+        "device",
+        unknown=NOT_LOST,
+    )
+    late_reason: Phases = _of(
+        *(POPULATION, "1", f"why, its index among {', '.join(LATE_REASONS)}; -1 if it was not"),
+        "device",
+        unknown=NOT_LOST,
     )
     in_committee: Flags = _of(
         COMMITTEE, "1", "whether the device is in the committee of the round", "device", unknown=0

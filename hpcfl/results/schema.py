@@ -40,6 +40,10 @@ WORD_TYPE = "S16"
 # Groups and datasets of the root.
 CONFIG, ENVIRONMENT, RESUMED = "config", "environment", "resumed"
 PHASES, ROUNDS, TRAINING, PARTITION = "phases", "rounds", "training", "partition"
+# Group of the last launch's enrolment: the file's phases and rounds again, with one round.
+ENROLMENT = "enrolment"
+# Group of the figures of a population's devices, by column.
+POPULATION = "population"
 # Attribute of a launch that resumed a run: the number of rounds that were finished before.
 FIRST_ROUND = "first_round"
 # Attributes known only when a launch ends that describe the run; the others describe the machine.

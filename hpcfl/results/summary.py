@@ -21,7 +21,7 @@ from hpcfl.report.jsontext import finite
 from hpcfl.results import rates
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
-from hpcfl.results.record import SPENT, Flags, Floats
+from hpcfl.results.record import LATE_REASONS, SPENT, Flags, Floats
 from hpcfl.results.schema import INCOMPLETE, PLACEMENT, Metric
 from hpcfl.results.statistics import (
     DIFFERENT,
@@ -59,6 +59,7 @@ class Summary:
 
     figures: Mapping[str, Any]
     phases: Sequence[Mapping[str, Any]]
+    enrolment: Sequence[Mapping[str, Any]]  # the same of the enrolment, which is in no round
     protocol: str
     link: LinkModel  # of the modelled seconds
     files: tuple[str, ...]
@@ -83,7 +84,8 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as JSON-ready values, with None for numbers that are not finite."""
-        more = {"phases": self.phases, "files": self.files, "warnings": self.warnings}
+        once = {"enrolment": self.enrolment} if self.enrolment else {}
+        more = {"phases": self.phases, **once, "files": self.files, "warnings": self.warnings}
         return dict(finite({**self.figures, **more, "config": self.config}))
 
     def __repr__(self) -> str:
@@ -124,7 +126,8 @@ def summarise(
         "alpha": _number(config.get("alpha")),
         "theta": _number(config.get("dropout")),
         "bits": GROUPS[config["group"]].bits if config.get("group") in GROUPS else None,
-        "link": str(link),
+        "link": str(link) if config.get("population") is None else _population(config),
+        **_late(run),
         "compiled": ", ".join(compiled) or None,
         "transport": run.environment.get("transport"),
         "mpi_library": run.environment.get("mpi_library"),
@@ -153,12 +156,41 @@ def summarise(
     return Summary(
         figures,
         phases,
+        [] if run.enrolment is None else list(_phases(run.enrolment, link)),
         run.protocol,
         link,
         tuple(str(one.path) for one in launches),
         (*warnings(launches), *_of_seconds(figures)),
         {name: _common([one.config.get(name) for one in launches]) for name in config},
     )
+
+
+def _population(config: Mapping[str, Any]) -> str:
+    """Return in words whom the server waits for, in place of a link."""
+    deadline = config.get("deadline")
+    waits = f", quorum {config.get('quorum') or 1:g}" + (f", {deadline:g} s" if deadline else "")
+    return f"population {formats.words(config['population'])}{waits}"
+
+
+def _late(run: Run) -> dict[str, Any]:
+    """Return who was late, by the event clock of a population; None without one.
+
+    Counts of devices are means over the measured rounds, and the bytes are those that all late
+    devices of a round sent for the exchange for which they were late.
+    """
+    kept = run.measured
+    late, reasons = run.late_phase[kept], run.late_reason[kept]
+    names = [f"late_by_{reason}_mean" for reason in LATE_REASONS]
+    if not kept.any() or not np.isfinite(run.event_seconds).all():
+        return dict.fromkeys(("late_mean", *names, "late_bytes_mean", "never_in_sum"))
+    sent = np.take_along_axis(run.bytes_up[kept], np.maximum(late, 0)[:, None], axis=1)[:, 0]
+    counts = {name: float((reasons == k).sum(axis=1).mean()) for k, name in enumerate(names)}
+    return {
+        "late_mean": float((late >= 0).sum(axis=1).mean()),
+        **counts,
+        "late_bytes_mean": float((sent * (late >= 0)).sum(axis=1).mean()),
+        "never_in_sum": float((~run.survived[kept].any(axis=0)).mean()),
+    }
 
 
 def _phases(run: Run, link: LinkModel) -> Iterator[dict[str, Any]]:

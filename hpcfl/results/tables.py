@@ -14,6 +14,7 @@ from hpcfl.report.formats import counted, seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph, size
 from hpcfl.results.columns import COLUMNS, COMMON, SHOWN, choose, telling_apart
 from hpcfl.results.reader import Run
+from hpcfl.results.record import LATE_REASONS
 from hpcfl.results.schema import PLACEMENT
 from hpcfl.results.statistics import PERCENTILES
 from hpcfl.results.summary import Summary, beside
@@ -45,16 +46,20 @@ def _columns_of(party: str) -> Sequence[Column]:
 
 
 def phases(summary: Summary) -> Table:
-    """Return a table of the cost of one run, with a row per phase and a last row for rounds."""
+    """Return a table of the cost of one run: its phases, whole rounds, and the enrolment."""
     # Parties that only some protocols have.
     others = [one for one in ("member", "helper") if f"{one}_bytes_up_mean" in summary.phases[-1]]
     columns = (*_PHASES, *(column for party in others for column in _columns_of(party)))
     rows: list[Sequence[Any]] = [
-        [phase[column.name] for column in columns] for phase in summary.phases
+        [phase.get(column.name) for column in columns] for phase in summary.phases
+    ]
+    once = [
+        [f"once: {row['phase']}", *(row.get(column.name) for column in columns[1:])]
+        for row in summary.enrolment
     ]
     return Table(
         columns,
-        [*rows[:-1], RULE, rows[-1]],
+        [*rows[:-1], RULE, rows[-1], *([RULE, *once] if once else [])],
         f"A round of {summary['protocol']}, N = {summary['devices']}, "
         f"d = {summary['dim']}{_of_model(summary)}",
         [
@@ -64,6 +69,7 @@ def phases(summary: Summary) -> Table:
                 f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
                 for party in others
             ),
+            *(["once: the enrolment before the first round, in no round"] if once else []),
             *(f"warning: {sentence}" for sentence in summary.warnings),
         ],
     )
@@ -100,12 +106,27 @@ def facts(summary: Summary) -> Facts:
             "ranks": one["ranks"],
             "MPI library": one["mpi_library"] or loopback,
             "link model": one["link"],
+            "late": _late(one),
             "repeats": launches if one["launches"] > 1 else None,
             "memory": f"{memory} at the peak of a round" if memory else None,
             "first round": None if first is None else f"{seconds(first)} s ({kind}{times})",
             "measured": f"{_spread(one, 'round_seconds')}; {_interval(one)}",
             "modelled": _spread(one, "modelled_round_seconds"),
         }
+    )
+
+
+def _late(figures: Mapping[str, Any]) -> str | None:
+    """Return in words who was late, if the run has a population."""
+    if figures["late_mean"] is None:
+        return None
+    why = ", ".join(
+        f"{reason} {formats.number(figures[f'late_by_{reason}_mean'])}" for reason in LATE_REASONS
+    )
+    return (
+        f"{formats.number(figures['late_mean'])} devices of a round on average ({why}), with "
+        f"{formats.amount(figures['late_bytes_mean'])} sent in vain; "
+        f"{formats.share(figures['never_in_sum'])} of the devices were in no sum"
     )
 
 
@@ -151,7 +172,7 @@ def comparison(
         for sentence in row.warnings:
             warned.setdefault(sentence, []).append(row["row"])
     links = {row["link"] for row in rows}
-    modelled = f"; modelled: at {links.pop()}" if len(links) == 1 else ""
+    modelled = f"; modelled: for {links.pop()}" if len(links) == 1 else ""
     return Table(
         chosen,
         values,

@@ -32,12 +32,14 @@ from numpy.typing import NDArray
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.populations.population import COLUMNS, Population
 from hpcfl.results import schema
 from hpcfl.results.record import (
     COMMITTEE,
     FAILURES,
     HELPERS,
     KNOWN,
+    POPULATION,
     RANK_TIMES,
     RoundRecord,
     StoredDataset,
@@ -65,10 +67,10 @@ class ResultsWriter:
 
     As a context manager, it closes the file with the status ``complete``, ``interrupted`` after
     `Left`, or ``failed`` after another exception. `rounds` is the largest number of rounds, warm-up
-    included. `at_end` maps facts of the environment that are known only at the end to placeholders.
-    `training` names the metrics of each training round; `failures`, `ranks`, `helpers` and
-    `committee` choose the optional datasets. Raises UsageError if the file exists or cannot be
-    created.
+    included, and `once` names the phases of an enrolment. `at_end` maps facts of the environment
+    that are known only at the end to placeholders. `training` names the metrics of each training
+    round; `failures`, `ranks`, `helpers`, `committee` and `population` choose the optional
+    datasets. Raises UsageError if the file exists or cannot be created.
     """
 
     # Closing and marking exclude each other. As HDF5's own lock, one for all files.
@@ -83,6 +85,7 @@ class ResultsWriter:
         config: Mapping[str, Any],
         environment: Mapping[str, Any],
         phases: Sequence[str],
+        once: Sequence[str] = (),
         devices: int,
         rounds: int,
         asked: Mapping[str, Any] | None = None,
@@ -93,6 +96,7 @@ class ResultsWriter:
         ranks: int = 0,
         helpers: int = 0,
         committee: bool = False,
+        population: Population | None = None,
     ) -> None:
         self.path = Path(path)
         self.run_id = uuid.uuid4().hex
@@ -111,6 +115,7 @@ class ResultsWriter:
         if asked is not None:
             header[schema.ASKED] = json.dumps(asked)
         there = {FAILURES: failures, RANK_TIMES: ranks, HELPERS: helpers, COMMITTEE: committee}
+        there[POPULATION] = population is not None
         datasets = [one for one in (*KNOWN, schema.MARKED) if not one.of or there[one.of]]
         lengths = sizes(len(phases), devices, ranks, helpers)
         a_round = sum(
@@ -122,8 +127,18 @@ class ResultsWriter:
             _fill_attributes(file.create_group(schema.CONFIG), config)
             _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
             _begin(file, schema.ENVIRONMENT, at_end or {})
-            file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
+            _name_phases(file, phases)
             _allocate(file.create_group(schema.ROUNDS), datasets, lengths, self._allocated)
+            if once:
+                group = file.create_group(schema.ENROLMENT)
+                _name_phases(group, once)
+                parts = [one for one in datasets if one.of in ("", HELPERS)]
+                lengths = sizes(len(once), devices, helpers=helpers)
+                _allocate(group.create_group(schema.ROUNDS), parts, lengths, 1)
+            if population is not None:
+                table = file.create_group(schema.POPULATION)
+                for name in COLUMNS:
+                    table[name] = getattr(population, name)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -217,6 +232,12 @@ class ResultsWriter:
         self._finished = self._datasets.pop(schema.MARKED.name)
         self._training = dict(self._file.get(schema.TRAINING, {}))
 
+    def enrolled(self, record: RoundRecord) -> None:
+        """Write the cost of the enrolment; raises HpcflError if the file system refuses it."""
+        with _told(HpcflError, f"cannot write the enrolment to {self.path}"):
+            rounds = dict(self._file[schema.ENROLMENT][schema.ROUNDS])
+            _write(rounds, 0, vars(record) | {schema.MARKED.name: True})
+
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round so that it survives the death of this process.
 
@@ -235,10 +256,7 @@ class ResultsWriter:
                 raise HpcflError(f"{error}; {kept}") from error
         values = {name: getattr(record, name) for name in self._datasets} | dict(training or {})
         with _told(HpcflError, f"cannot write round {self.written} to {self.path}", f": {kept}"):
-            for name, dataset in (self._datasets | self._training).items():
-                value = np.asarray(values[name])
-                # A launch with fewer ranks than the first leaves the values of the others unknown.
-                dataset[(self.written, *map(slice, value.shape))] = value
+            _write(self._datasets | self._training, self.written, values)
             # Two flushes: the mark must not reach the file before the data of the round.
             self._file.flush()
             self._finished[self.written] = True
@@ -356,6 +374,17 @@ def _allocate(
             dataset.dims[axis].label = label
         if wanted.unit:
             dataset.attrs["unit"] = wanted.unit
+
+
+def _name_phases(group: Any, phases: Sequence[str]) -> None:
+    group.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
+
+
+def _write(datasets: Mapping[str, Any], index: int, values: Mapping[str, Any]) -> None:
+    for name, dataset in datasets.items():
+        value = np.asarray(values[name])
+        # A launch with fewer ranks than the first leaves the values of the others unknown.
+        dataset[(index, *map(slice, value.shape))] = value
 
 
 def _copy(old: Any, new: Any, rounds: int, kept: int, ranks: int = 0) -> None:

@@ -12,12 +12,11 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import DROPOUTS, AggregationProtocol
 from hpcfl.algorithms.aggregation.quantised import QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, no_such
-from hpcfl.options.definition import values_of
+from hpcfl.options.definition import make, values_of
 from hpcfl.options.protocols import DEFAULT_LEVELS, WIDTHS, ProtocolOptions, group_of
-from hpcfl.options.shared import SeedOptions
+from hpcfl.options.shared import PopulationOptions, SeedOptions
 from hpcfl.privacy.population import count_of
 from hpcfl.values import dataclass, replace
 
@@ -80,11 +79,13 @@ def build(
             "of 8, 16 or 32 bits on the way to the server, and helpers' ranks would take part"
         )
     phase = options.dropout_phase or protocol.upload_phase()
-    # Phases of an enrolment do not count: it comes before all rounds.
-    droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
+    droppable = [name for name in protocol.phases() if name not in ("model", "result")]
     if phase not in droppable:
         raise no_such("phase", phase, droppable, place=f"{protocol.name}: ")
-    return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
+    # In a population, devices drop out because they are late.
+    alike = not isinstance(options, PopulationOptions) or options.population is None
+    rate = options.dropout if alike else 0.0
+    return protocol, DropoutSchedule(devices, rate, options.dropout_model, phase, seed)
 
 
 def with_group(options: Chosen, name: str) -> Chosen:
@@ -126,9 +127,27 @@ def _precision(
 
 
 def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the given options, with a default of no dropouts if the protocol tolerates none."""
+    """Return the given options, with another default of dropouts where theirs does not fit.
+
+    It is 0 if the protocol tolerates none; see also `with_quorum`.
+    """
     try:
         tolerant = find(name).tolerates_dropouts
     except UsageError:
         tolerant = True  # An unknown protocol is refused when the run is prepared.
-    return given if tolerant else {"dropout": 0.0} | dict(given)
+    if not tolerant:
+        return {"dropout": 0.0} | dict(given)
+    return with_quorum(given)
+
+
+def with_quorum(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the given options; with a population, dropouts are by default what a quorum leaves.
+
+    Nobody knows how many devices a deadline alone leaves: the default of options stays.
+    """
+    if given.get("population") is None:
+        return given
+    quorum = make(PopulationOptions, {"quorum": given.get("quorum")}).quorum
+    if quorum == 1 and given.get("deadline") is not None:
+        return given
+    return {"dropout": round(1 - quorum, 9)} | dict(given)

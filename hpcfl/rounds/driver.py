@@ -9,10 +9,10 @@ the reason to the server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,13 @@ from hpcfl.values import dataclass, field
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
+    from hpcfl.rounds.eventclock import RoundClock
+
+T = TypeVar("T")
 
 Inputs = Callable[[int], NDArray[np.floating]]
-Prepare = Callable[[Mapping[int, Any]], None]
+# Takes this rank's live devices; may return the CPU seconds that each spent.
+Prepare = Callable[[Mapping[int, Any]], Mapping[int, float] | None]
 # The moments of a phase on a rank: before any work; when the rank's own messages have been made or
 # the server's message has arrived; after all work.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
@@ -86,7 +90,9 @@ class Round:
         prepare: Prepare | None = None,
         range_sum: RangeSum | None = None,  # on ranks of the server other than the first
         observer: RoundObserver = NOBODY,
+        clock: RoundClock | None = None,  # of a population: late devices leave the round
     ) -> None:
+        self._clock = clock
         self._steps = steps
         self._transport = transport
         self._devices = transport.placement.devices
@@ -127,7 +133,9 @@ class Round:
             self._drop_out(step.phase)
             if step.upload and self._prepare is not None:
                 start = time.perf_counter()
-                self._prepare(self._live)
+                spent = self._prepare(self._live)
+                if self._clock is not None:
+                    self._clock.trained(spent or {})
                 self._transport.wait_for_all()
                 self.prepare_seconds = time.perf_counter() - start
             if step.upload:
@@ -138,6 +146,8 @@ class Round:
             with self.ledger.phase(step.phase), self._blamed(step):
                 if step.wants is None or self._wanted(step):
                     play[step.pattern](number, step)
+                    if self._clock is not None:
+                        self._clock.after(step.phase)
             end, calls = time.perf_counter(), range(first, self._transport.calls.number)
             self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
             if step.phase not in names[number + 1 :]:
@@ -148,10 +158,21 @@ class Round:
         return blamed(f"{self._config.called}, phase {step.phase}")
 
     def _drop_out(self, phase: str) -> None:
-        for id in [id for id, before in self._config.dropouts.items() if before == phase]:
+        self._drop([id for id, before in self._config.dropouts.items() if before == phase])
+
+    def _drop(self, ids: Iterable[int]) -> None:
+        for id in ids:
             self._helpers.pop(id, None)
             if id in self._live:
                 self._forget_model(self._live.pop(id))
+
+    def _in_time(self, number: int, step: Step, made: dict[int, T]) -> dict[int, T]:
+        """Return what parties made for a step without that of late devices, which drop out."""
+        if self._clock is not None:
+            late = self._clock.answers(number, step.phase, step.role)
+            self._drop(late)
+            made = {id: message for id, message in made.items() if id not in late}
+        return made
 
     @staticmethod
     def _forget_model(device: Any) -> None:
@@ -222,6 +243,8 @@ class Round:
             with self.ledger.work(step.phase, id):
                 if payload is None:
                     reason = self._untold.pop(id)
+                    if self._clock is not None:
+                        self._clock.refused(id)
                     message = envelope.seal_refusal(reason, self._index, self._address(id))
                 else:
                     message = self._seal(number, self._address(id), envelope.SERVER, payload)
@@ -236,6 +259,9 @@ class Round:
             senders = sorted([*senders, *untold])
         if not senders:
             self._at(DURING, step)
+        if self._clock is not None:
+            held = self._in_time(number, step, {id: produce(id) for id in senders})
+            senders = [*held]
         reply = self._config.largest_reply
         announced = self._config.largest_message if step.upload or reply is None else reply
         largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
@@ -244,7 +270,8 @@ class Round:
         if step.upload and self._config.dealt is not None:
             cuts = Cuts(self._config.dealt.cuts(envelope.BYTES, largest), self._counts)
             gather = partial(self._transport.gather_parts, cuts=cuts)
-        for id, message in gather(senders, produce, largest):
+        make = produce if self._clock is None else held.pop
+        for id, message in gather(senders, make, largest):
             if self._range_sum is not None and isinstance(message, Part):
                 with self.ledger.work(step.phase, None):
                     start, size = message.start - envelope.BYTES, message.size - envelope.BYTES
@@ -327,7 +354,11 @@ class Round:
                 yield sealed
             self._at(DURING, step)
 
-        received, took_part = self._transport.route(list(self._live), rows(), width)
+        sending, made = [*self._live], rows()
+        if self._clock is not None:
+            held = self._in_time(number, step, dict(zip(sending, made, strict=True)))
+            sending, made = [*held], iter(held.values())
+        received, took_part = self._transport.route(sending, made, width)
         if self._server is not None:
             self._take_part(step, np.flatnonzero(took_part).tolist())
         self._transport.raise_everywhere(self._server_error)

@@ -9,9 +9,10 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.base import DIRECTORY, AggregationProtocol, Enrolment
 from hpcfl.algorithms.aggregation.enrolment import transport_keys
+from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import helper_secrets, secrets_of
-from hpcfl.results.record import SPENT, SPENT_BY_HELPERS, RoundRecord
+from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.ledger import Ledger
@@ -30,30 +31,22 @@ class Enrolled:
     # server's side, on its rank, has the id `DIRECTORY`.
     devices: Mapping[int, Any] = field(repr=False)
     population: int  # number n of devices of all ranks
-    record: RoundRecord  # at the server the costs of all ranks, elsewhere those of this rank
-    first_round: int  # the round that the cost is charged to
-
-    def charge(self, record: RoundRecord, round_index: int) -> None:
-        """Add the cost of the enrolment to the record, of all n devices, of the first round."""
-        if round_index != self.first_round:
-            return
-        for name in (*SPENT, *SPENT_BY_HELPERS, "round_seconds"):
-            setattr(record, name, getattr(record, name) + getattr(self.record, name))
+    # Its cost, in no round: at the server that of all ranks, elsewhere that of this rank.
+    record: RoundRecord
 
 
 def enrol(
     protocol: AggregationProtocol | type[AggregationProtocol],
     transport: Transport,
     *,
-    first_round: int,
     insecure_seed: int | None = None,
     keep_transport_keys: bool = False,
 ) -> Enrolled | None:
     """Let all devices enrol before the first round of a run; every rank calls this.
 
-    `first_round` is the round that the cost is charged to. With `keep_transport_keys`, devices keep
-    their transport keys for all rounds. Return None for a protocol without enrolment. Raise on
-    every rank if the server fails, on one rank if one of its devices fails.
+    With `keep_transport_keys`, devices keep their transport keys for all rounds. Return None for a
+    protocol without enrolment. Raise on every rank if the server fails, on one rank if one of its
+    devices fails.
     """
     count, all_helpers = transport.placement.devices, transport.placement.helpers
     once = transport_keys(count) if keep_transport_keys else None
@@ -61,7 +54,7 @@ def enrol(
     if enrolment is None:
         return None
     local = transport.local_devices
-    ledger = Ledger.of(protocol.phases(), transport)
+    ledger = Ledger.of(phase_names(enrolment.steps), transport)
     devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
     helpers = {}
     if enrolment.helper is not None:
@@ -81,8 +74,11 @@ def enrol(
     )
     with blamed(f"the enrolment of the protocol {protocol.name!r}"):
         record = timed(transport, played)
+    if server is not None:
+        record.validated = True
+        record.survived = np.asarray((record.messages_up > 0).any(axis=0))
     directory = {} if server is None else {DIRECTORY: server}
-    return Enrolled(devices | helpers | directory, count, record, first_round)
+    return Enrolled(devices | helpers | directory, count, record)
 
 
 def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:

@@ -41,11 +41,16 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
 
 
 def check(
-    protocol: AggregationProtocol, hosts: int, tolerant: bool = False, ranks: int = 1
+    protocol: AggregationProtocol,
+    hosts: int,
+    tolerant: bool = False,
+    ranks: int = 1,
+    held: bool = False,
 ) -> None:
     """Raise UsageError if a round does not fit into the memory of hosts like this one.
 
-    `tolerant` says that the run survives deaths of ranks, of which there are `ranks` on all hosts.
+    `tolerant` says that the run survives deaths of ranks, of which there are `ranks` on all hosts,
+    and `held` that uploads wait until it is known which of them are late.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     here = math.ceil(devices / hosts)
@@ -53,6 +58,7 @@ def check(
     exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
     others = min(math.ceil(ranks / hosts) - 1, here)
     vectors = (COORDINATE_BYTES + RANK_BYTES * others + 4 * (here if independent else 1)) * dim
+    vectors += held * here * protocol.largest_message
     machine.check_memory(
         f"the {here} devices on a host, with the rows that they exchange,",
         exchanged + vectors,

@@ -39,6 +39,12 @@ class RoundObserver:
 
     hears = False
 
+    def enrolling(self, devices: int) -> None:
+        """Learn that the devices are about to enrol, before the first round."""
+
+    def enrolled(self, record: RoundRecord) -> None:
+        """Take the cost of the enrolment; an HpcflError ends the run on all ranks."""
+
     def at(self, index: int, moment: str, phase: str) -> None:
         """Observe a moment of a phase, one of :data:`~hpcfl.rounds.driver.MOMENTS`.
 
@@ -89,6 +95,8 @@ class Together(RoundObserver):
         self.observers = observers
         self.hears = any(observer.hears for observer in observers)
 
+    enrolling = _of_each("enrolling")
+    enrolled = _of_each("enrolled")
     at = _of_each("at")
     collect = _of_each("collect")
     ended = _of_each("ended")

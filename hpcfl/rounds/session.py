@@ -23,8 +23,10 @@ from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
 from hpcfl.report.formats import counted, words
+from hpcfl.results.record import RoundRecord
 from hpcfl.rounds import memory, rates
 from hpcfl.rounds.enrolment import Enrolled, enrol
+from hpcfl.rounds.eventclock import EventClock
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Left, current
@@ -60,6 +62,7 @@ class Job(ABC):
     name: str  # the beginning of the names of results files
     recorded_as: str  # the name of the protocol in results files
     phases: list[str]  # of a round
+    clock: EventClock | None = None  # of a population
     by_rank = True  # whether each rank's use of time, and deaths of ranks, are recorded
 
     @abstractmethod
@@ -107,13 +110,23 @@ class Job(ABC):
         if reason:
             return reason
         seed, protocol = self.options.insecure_seed, self.protocol
+        once = bool(protocol.enrolment_phases())
+        if once and transport.has_server:
+            observer.enrolling(transport.placement.devices)
         enrolled = enrol(
             protocol,
             transport,
-            first_round=first,
             insecure_seed=seed,
-            keep_transport_keys=self.protocol.parameters.transport_keys == "run",
+            keep_transport_keys=protocol.parameters.transport_keys == "run",
         )
+        if once and enrolled is not None:
+            problem: HpcflError | None = None
+            try:
+                if transport.has_server:
+                    observer.enrolled(enrolled.record)
+            except HpcflError as raised:
+                problem = raised
+            transport.raise_everywhere(problem)
         for index in range(first, self.rounds):
             with blamed(f"round {index} of the protocol {self.protocol.name!r}"):
                 result = self.play(transport, index, enrolled, observer)
@@ -225,7 +238,8 @@ def run(
     writer, error = None, None
     if transport.has_server:
         try:
-            memory.check(job.protocol, hosts.count, world.tolerant, transport.placement.ranks)
+            ranks, held = transport.placement.ranks, job.clock is not None
+            memory.check(job.protocol, hosts.count, world.tolerant, ranks, held)
         except HpcflError as problem:
             error = problem
     transport.raise_everywhere(error)
@@ -281,6 +295,9 @@ class _Writing(RoundObserver):
     def __init__(self, writer: ResultsWriter) -> None:
         self._writer = writer
 
+    def enrolled(self, record: RoundRecord) -> None:
+        self._writer.enrolled(record)
+
     def finished(self, index: int, result: Played) -> None:
         self._writer.append(result.record, result.figures)
 
@@ -313,6 +330,8 @@ def _writer(
     place, options, protocol = transport.placement, job.options, job.protocol
     earlier = None if options.resume is None else _earlier(options.resume, job)
     kept = None if earlier is None else job.go_on_from(earlier)
+    if earlier is not None and job.clock is not None:
+        job.clock.seconds = float(earlier.event_seconds[:kept].sum())
     config = job.config()
     about: dict[str, Any] = {
         "command": shlex.join(command or ["hpcfl", *sys.argv[1:]]),
@@ -336,9 +355,11 @@ def _writer(
         config=config,
         asked=asked_for(job.asked),
         phases=job.phases,
+        once=protocol.enrolment_phases(),
         devices=job.devices,
         helpers=place.helpers,
         committee=protocol.has_committee,
+        population=None if job.clock is None else job.clock.population,
         failures=world.tolerant and job.by_rank,
         **job.written(),
         **about,
@@ -358,8 +379,10 @@ def _earlier(path: Path, job: Job) -> Run:
     # Files hold some options only if they were given; in other files these have their defaults.
     known = options_of(group)
     unsaid = {name: known[name].default for name in names(group, "recorded if given")}
-    wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as})
-    found = stored({**unsaid, **earlier.config, "protocol": earlier.protocol})
+    wanted = stored({**unsaid, **job.config(), "protocol": job.recorded_as, "phases": job.phases})
+    found = stored(
+        {**unsaid, **earlier.config, "protocol": earlier.protocol, "phases": earlier.phases}
+    )
     may_differ = {*free(group), *REPLACED}
     other = [name for name in wanted if name not in may_differ and found.get(name) != wanted[name]]
     if other:

@@ -19,6 +19,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
+from hpcfl.rounds.eventclock import EventClock, RoundClock, needed_in
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
@@ -66,6 +67,7 @@ def play(
     with_quantisation: bool = False,
     enrolled: Enrolled | None = None,
     members: Sequence[int] | None = None,
+    clock: EventClock | None = None,
     observer: RoundObserver = NOBODY,
 ) -> Played:
     """Play a round of a protocol that has as many devices as the transport.
@@ -74,7 +76,8 @@ def play(
     `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads are summed
     within the transport. Keys come from `insecure_seed`, or from the operating system.
     `with_quantisation` measures, untimed, the error from clipping and rounding. `members` are the
-    ids under which the round's devices enrolled, in increasing order; by default all.
+    ids under which the round's devices enrolled, in increasing order; by default all. With `clock`,
+    devices drop out if they are late by it.
 
     Raise HpcflError on every rank if the server cannot continue; on one rank, if one of its devices
     cannot.
@@ -103,6 +106,10 @@ def play(
     failures = FailureWatch(transport, phases)
     # A device whose rank has died counts as one that dropped out before the round.
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
+    ledger, of_round = Ledger.of(phases, transport), None
+    if clock is not None:
+        of_round = RoundClock(clock, transport, ledger, together, needed_in(protocol))
+        dropouts = {**dropouts, **dict.fromkeys(of_round.late, phases[0])}
     config = RoundConfig(
         index=index,
         dim=dim,
@@ -115,7 +122,7 @@ def play(
         reduce_group=protocol.summed_in if reduce else None,
     )
     round_ = Round(
-        *(protocol.steps, transport, Ledger.of(phases, transport), config),
+        *(protocol.steps, transport, ledger, config),
         devices=devices,
         helpers=helpers,
         server=server,
@@ -123,8 +130,14 @@ def play(
         prepare=prepare,
         range_sum=range_sum,
         observer=Together(observer, failures),
+        clock=of_round,
     )
     record = timed(transport, round_)
+    if of_round is not None:
+        of_round.finish(record, [step.phase for step in protocol.steps])
+        number = next(k for k, step in enumerate(protocol.steps) if step.upload)
+        early = (id for id, (step, _) in of_round.late.items() if step <= number)
+        dropouts = {**dropouts, **dict.fromkeys(early, phases[0])}
     upload = phases.index(protocol.upload_phase())
     planned = [
         id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > upload

@@ -53,6 +53,7 @@ TRANSCRIPT = Kind()
 MANIFEST = Kind()
 FIGURE = Kind(MADE_BY.encode(), (".png", ".svg", ".pdf"))
 CALIBRATION = Kind(b'"format": "hpcfl-calibration/')
+POPULATION = Kind(b"uplink_mbps,", (".csv",))
 CHECKPOINT = Kind(b"next_round.npy")
 
 

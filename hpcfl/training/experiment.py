@@ -33,6 +33,7 @@ from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round, RoundConfig
 from hpcfl.rounds.enrolment import Enrolled
+from hpcfl.rounds.eventclock import clock_of
 from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
@@ -81,6 +82,9 @@ class Training(Job):
         subject = protocol.name if options.algorithm == "fedavg" else algorithm.name
         self.name, self.recorded_as = f"train-{subject}", protocol.name
         self.phases = algorithm.phases(protocol)
+        self.clock = clock_of(options, self.devices, type(protocol))
+        if self.clock is not None and algorithm.first_stage is not None:
+            raise UsageError(f"--population does not cover the first stage of {algorithm.name}")
         self._bytes_up = 0
         self._accuracy = float("nan")  # after the last round of an earlier launch
         self._survivors: list[int] = []
@@ -211,8 +215,6 @@ class Training(Job):
             transport.wait_for_all()
             return None
         record = _for_all(played.record, participants, self.devices)
-        if enrolled is not None:
-            enrolled.charge(record, index)
         if first is not None:
             record = _joined(first, record)
             played = replace(played, prepare_seconds=prepare_seconds)
@@ -238,6 +240,7 @@ class Training(Job):
         if not participants:
             record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
+            record.event_seconds[:] = 0.0 if self.clock is not None else np.nan
             return Played(record, Aggregate(np.zeros(self.dim), 1.0, 0.0), 0.0)
         if len(participants) < kind.min_devices:
             selected = counted(len(participants), "device")
@@ -269,11 +272,17 @@ class Training(Job):
             with_quantisation=True,
             enrolled=enrolled,
             members=participants,
+            clock=self.clock,
             observer=observer,
         )
 
-    def _train(self, index: int, participants: list[int], live: Mapping[int, Any]) -> None:
-        """Let the live devices of this rank train, starting from the model that they received."""
+    def _train(
+        self, index: int, participants: list[int], live: Mapping[int, Any]
+    ) -> dict[int, float]:
+        """Let the live devices of this rank train, starting from the model that they received.
+
+        Return the CPU seconds of each.
+        """
         algorithm, options, seed = self.algorithm, self.options, self.options.seed
         for slot, device in live.items():
             id = participants[slot]
@@ -289,6 +298,7 @@ class Training(Job):
             learn = partial(self._trainer.local_update, received, *samples, seeds, index)
             self._updates[id] = algorithm.contribution(id, index, learn)
             self._cpu[id] = time.thread_time() - before
+        return {slot: float(self._cpu[participants[slot]]) for slot in live}
 
     def _invite(
         self, stage: FirstStage, transport: Transport, index: int, invited: list[int]
@@ -357,14 +367,16 @@ class Training(Job):
         evaluated = time.monotonic() - start
 
         record = played.record
-        modelled = part(options, LinkModel).seconds_of(record)
+        modelled = float(part(options, LinkModel).seconds_of(record).sum()) + slowest
+        if self.clock is not None:  # whose times have those of training
+            modelled = float(record.event_seconds.sum())
         self._bytes_up += int(record.bytes_up.sum())
         return {
             Metric.ACCURACY: accuracy,
             Metric.LOSS: loss,
             Metric.PARTICIPANTS: float(len(participants)),
             Metric.BYTES_UP_TOTAL: float(self._bytes_up),
-            Metric.MODELLED_SECONDS: float(modelled.sum()) + slowest,
+            Metric.MODELLED_SECONDS: modelled,
             Metric.TRAIN_SECONDS: played.prepare_seconds,
             Metric.TRAIN_CPU_SECONDS: slowest,
             Metric.EVALUATE_SECONDS: evaluated,
@@ -425,11 +437,14 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         getattr(whole, name)[:, counted] = found
     whole.survived[participants] = record.survived
     whole.in_committee[participants] = record.in_committee
+    whole.late_phase[participants] = record.late_phase
+    whole.late_reason[participants] = record.late_reason
     return replace(
         whole,
         round_seconds=record.round_seconds,
         validated=record.validated,
         warmup=record.warmup,
         promise_failure=record.promise_failure,
+        event_seconds=record.event_seconds,
         **{name: getattr(record, name) for name in SPENT_BY_HELPERS},
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from papers.artefact import Artefact, Result, Scale, Setting, by_round
 from papers.panels import Panel
-from papers.study import costs, training
+from papers.study import costs, populations, training
 from papers.study.found import mean_of, spread
 from papers.verdicts import SHOWN, Line
 
@@ -205,6 +205,20 @@ ARTEFACTS = (
         ],
         "epsilon",
         f"proven epsilon, delta {costs.DELTA:g}",
+    ),
+    Artefact(
+        "study/populations",
+        "The fastest protocol where devices are not alike; predicted",
+        {"paper": Scale("by the cost model", populations.ROUNDS)},
+        populations.predicted,
+        populations.told,
+    ),
+    Artefact(
+        "study/waiting",
+        "Training on MNIST, 2NN, 300 shards, N = 25 phones, by whom the server waits for",
+        {"paper": Scale("three seeds", populations.TRAININGS)},
+        populations.trained,
+        populations.reached,
     ),
     Artefact(
         "study/epsilon",

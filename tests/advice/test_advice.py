@@ -9,6 +9,7 @@ from commandline import hpcfl, told
 from hpcfl.advice.advisor import TOLD_APART, advise
 from hpcfl.advice.tables import command
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.errors import UsageError
 from hpcfl.options.advise import CRITERIA, AdviseOptions
 from hpcfl.options.protocols import ProtocolOptions
 from hpcfl.privacy.population import Population
@@ -59,6 +60,34 @@ def test_the_first_one_costs_least(criterion):
     assert costs == sorted(costs)
     near = 1 if criterion == "upload" else TOLD_APART
     assert len(advice.as_good) == sum(cost <= near * costs[0] for cost in costs[1:])
+
+
+def test_advice_for_a_population(tmp_path):
+    KNOWN.save(tmp_path / "known.json")
+    asked = ("--devices", 40, "--dim", 2000, "--calibration", tmp_path / "known.json")
+    asked = (*asked, "--population", "iot", "--quorum", "4/5")
+    advised = json.loads(hpcfl("advise", *asked, "--deadline", 600, "--json").stdout)
+    times = [one["costs"]["time"] for one in advised["qualify"]]
+
+    assert times == sorted(times)
+    assert advised["asked"]["dropout"] == 0.2
+    assert advised["asked"]["population"] == "iot"
+    refused = {one["protocol"]: one["reason"] for one in advised["do_not"]}
+    assert "loses a round" in refused["prf"]
+    words = " ".join(hpcfl("advise", *asked).stdout.split())
+    assert "--population iot --quorum 0.8" in words
+    assert "devices of the population iot, a quorum of 80 %, no deadline" in words
+    best = advised["best"]
+    (found,) = json.loads(hpcfl("predict", best, *asked, "--json").stdout)["predictions"]
+    assert found["modelled_seconds"] > 2 * 4  # Latencies of iot devices are seconds.
+    said = " ".join(hpcfl("predict", best, *asked).stdout.split())
+    assert "devices of the population iot, a quorum of 80 %, no deadline" in said
+
+
+def test_quorum_and_deadline_are_for_a_population():
+    with pytest.raises(UsageError, match="for the devices of a --population"):
+        advise(AdviseOptions(quorum=0.9), KNOWN)
+    assert "population" not in advise(AdviseOptions(), KNOWN).as_dict()["asked"]
 
 
 def test_costs_are_those_that_predict_prints(tmp_path, monkeypatch):

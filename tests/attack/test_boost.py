@@ -26,7 +26,7 @@ def test_a_long_vector_ruins_the_mean_where_nothing_limits_it(aggregate):
 def test_pine_refuses_the_device_in_every_round_and_the_others_train_on():
     found = boost(BoostOptions(aggregate="pine", devices=6, rounds=3, epochs=5))
     ((reason, rounds),) = found.refused.items()
-    assert "device 0: not short" in reason
+    assert "device 0 is left out, not short" in reason
     assert rounds == [0, 1, 2]
     assert found.attacked[-1] > 0.8 * found.honest[-1]
     assert f"refused in 3 rounds: {reason}" in found.render()

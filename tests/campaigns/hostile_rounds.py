@@ -314,7 +314,7 @@ def play(protocol, plan, *, dropouts=None, choose=None, careless=False):
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
     generator = np.random.default_rng((plan.seed, 0))
-    enrolled = enrol(type(protocol), Loopback(count), first_round=0, insecure_seed=plan.seed)
+    enrolled = enrol(type(protocol), Loopback(count), insecure_seed=plan.seed)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(count), count)
     leaving = dict(dropouts or {})

@@ -146,7 +146,7 @@ def test_a_run_goes_on_by_the_command_that_began_it():
 
 def another(about):
     """Return a value of an option that is not the default."""
-    values = (*about.choices, 7, 8, 0.25, True, "some", Path("some"), (3,), ("some",))
+    values = (*about.choices, 7, 8, 0.25, 0.75, True, "some", Path("some"), (3,), ("some",))
     for value in values:
         try:
             read = about.read(value)

@@ -132,6 +132,16 @@ def test_elements_are_packed_like_the_digits_of_one_number(group, data):
         assert group.dtype == unpacked.dtype
 
 
+@each_group
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 4), (5, 7)])
+def test_rows_are_packed_one_by_one(group, shape):
+    """Those of an odd number of elements end within a pair."""
+    rows = np.random.default_rng(1).integers(0, group.modulus, shape).astype(group.dtype)
+    packed = group.pack_rows(rows)
+    assert (len(rows), group.wire_bytes(rows.shape[1])) == packed.shape
+    assert [group.pack(row).tobytes() for row in rows] == [row.tobytes() for row in packed]
+
+
 def test_bits_behind_the_last_value_are_refused():
     """Two messages would otherwise say the same."""
     for name in ("ring12", "ring28", "field12", "field28"):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser
-from hpcfl.crypto import keys, keystream, native
+from hpcfl.crypto import keys, keystream, native, ringlwe
 from hpcfl.crypto.groups import FQ, GROUPS, Field
 from hpcfl.errors import RefusedError
 from hpcfl.results.pooling import MACHINE
@@ -142,12 +142,15 @@ def test_what_fails_a_known_answer_is_not_used(monkeypatch):
             hpcfl_mask=lambda *arguments, told=told: told,
             hpcfl_masks=lambda *arguments: arguments[-1],
             hpcfl_derive=lambda *arguments, told=told: told,
+            hpcfl_multiply=lambda *arguments: None,
         )
         monkeypatch.setattr(native, "_kernel", lambda library=library: library)
         assert native.masker.__wrapped__() is None
         assert native.deriver.__wrapped__() is None
+        assert ringlwe._compiled.__wrapped__() is None
     monkeypatch.setattr(native, "_kernel", lambda: None)
     assert native.masker.__wrapped__() is None is native.deriver.__wrapped__()
+    assert ringlwe._compiled.__wrapped__() is None
 
 
 @kernel

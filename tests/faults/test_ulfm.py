@@ -83,6 +83,7 @@ def lost_in(run, round_index):
         ("secagg", ("--upload", "reduce"), MASKED[3:], "during"),
         full("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
         full("secagg", (), MASKED[:3], "before"),
+        full("secagg", ("--population", "uniform"), MASKED[2:4], "during"),
         # With all others as neighbours: fewer are chosen for the dropouts that are planned, none.
         full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[:3], "before"),
         full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[3:], "before"),

@@ -171,7 +171,7 @@ def play(case, devices, dropouts=None, target=-1, change=None, index=3):
         wire.enrolment, wire.steps = True, enrolment.steps
         transport = protocol_rounds.Wire(devices, wire, of.helpers)
         try:
-            enrolled = enrol(of, transport, first_round=index, insecure_seed=1)
+            enrolled = enrol(of, transport, insecure_seed=1)
         except HpcflError as error:
             return Outcome(case, wire, None, error)
         of.join(enrolled.devices, range(devices), devices)

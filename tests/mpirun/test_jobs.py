@@ -199,3 +199,27 @@ def test_rank_0_alone_reads_the_command_line_and_lets_the_others_go():
     helped = mpirun(3, "hpcfl", "bench", "secagg", "--help")
 
     assert (helped.returncode, helped.stdout.count("Usage: ")) == (0, 1), helped.stderr
+
+
+@pytest.mark.parametrize("options", [("secagg",), ("committee",), ("assisted",)], ids=" ".join)
+def test_all_ranks_agree_on_who_is_late(tmp_path, options):
+    """The links decide, whose latencies differ by seconds; one device goes away on the way."""
+    rows = [f"10,10,{1000 * (1 + id)},1e-9,0-{20 if id == 0 else 1e9}" for id in range(7)]
+    header = "uplink_mbps,downlink_mbps,latency_ms,compute,on_intervals"
+    (tmp_path / "some.csv").write_text("\n".join([header, *rows]))
+    options += ("--population", tmp_path / "some.csv", "--quorum", 0.8, "--dropout", 0.3)
+    options += ("--devices", 7, "--insecure-seed", 1)
+    places = [(1, ()), (5, ())] + ([(5, ("--server-ranks", 2))] if "secagg" in options else [])
+    runs = []
+    for number, (ranks, more) in enumerate(places):
+        dim = ("--dim", 30_000, "--rounds", 2, "--warmup", 0)
+        (summary,) = bench(ranks, tmp_path / str(number), *options, *dim, *more)
+        assert summary["rounds_validated"] == 2
+        runs.append(load(Path(summary["path"])))
+    first = runs[0]
+    assert first.late_phase[0, 6] == 1
+    assert (first.late_phase[:, 0] != -1).any() or "assisted" in options
+    for run in runs[1:]:
+        for name in (*TRAFFIC, "late_phase", "late_reason", "promise_failure"):
+            np.testing.assert_array_equal(getattr(run, name), getattr(first, name), err_msg=name)
+        np.testing.assert_allclose(run.event_seconds.sum(1), first.event_seconds.sum(1), rtol=0.05)

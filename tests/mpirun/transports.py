@@ -105,7 +105,7 @@ def play(inner, case, gone, dim=DIM):
     options = BenchOptions(protocol=case.split(",")[0], dim=dim, **CASES[case])
     protocol = Experiment.prepare(options, DEVICES).protocol
     among = transport() if inner.name == "mpi" else inner  # of which nothing is counted
-    enrolled = enrol(protocol, among, first_round=0, insecure_seed=1)
+    enrolled = enrol(protocol, among, insecure_seed=1)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     recorder = Recorder(inner)

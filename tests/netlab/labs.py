@@ -17,7 +17,7 @@ ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 def star(devices=2, uplink=None, downlink=None, server=None):
     """Return a lab; nothing is built."""
     uplink = uplink or Link(1e8)
-    return lab.Lab(devices, uplink, downlink or uplink, server)
+    return lab.Lab([(uplink, downlink or uplink)] * devices, server)
 
 
 def why_no_lab():

@@ -72,7 +72,7 @@ def test_keywords_are_read_as_their_type_says_or_refused_in_a_sentence():
     assert isinstance(made.clip, float)
     for typed, sentence in (
         ({"dimm": 3}, "there is no option 'dimm'; did you mean 'dim'?"),
-        ({"quux": 3}, "there is no option 'quux'$"),
+        ({"xyzzy": 3}, "there is no option 'xyzzy'$"),
         ({"dim": 1.5}, "--dim is 1.5; it must be a whole number"),
         ({"dim": True}, "--dim is True; it must be a whole number"),
         ({"dim": 0}, "--dim is 0; it must be at least 1 and at most 4294967295"),

@@ -2,12 +2,13 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from calibrations import flat, kinds
 
-from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.costs import exchanged
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -16,8 +17,10 @@ from hpcfl.costmodel.calibration import ONCE, Calibration, load
 from hpcfl.costmodel.model import EXTRAPOLATED, predict, terms_of
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.populations.population import COLUMNS, draw, save
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.build import build
+from hpcfl.rounds.eventclock import EventClock
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -182,6 +185,61 @@ def test_modelled_seconds_are_those_of_the_link_model():
     low, high = found.modelled_within
     assert low == pytest.approx(found.link_seconds + 0.8 * computing)
     assert high == pytest.approx(found.link_seconds + 1.6 * computing)
+
+
+def clock(devices=100, name="mobile", **waits):
+    return EventClock(draw(name, devices, 0), LinkModel(), **waits)
+
+
+@pytest.mark.parametrize("name", ["secagg", "assisted", "opa", "committee", "flamingo", "prf"])
+def test_devices_that_are_alike_take_what_they_take_without_a_population(name):
+    protocol = protocol_of(name, 40, 3000, dropout=0.0)
+    alone, alike = predict(protocol, KNOWN), predict(protocol, KNOWN, None, clock(40, "uniform"))
+
+    # Members and other devices wait for each other in phases, but not on the clock.
+    equal = partial(pytest.approx, rel=0.03 if find(name).has_committee else 1e-9)
+    assert alike.link_seconds == equal(alone.link_seconds)
+    assert alike.modelled_seconds == equal(alone.modelled_seconds)
+    assert alike.modelled_within == equal(alone.modelled_within)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("fedavg", 12), ("secagg", 16), ("assisted", 15)])
+def test_the_clock_shows_what_it_shows_in_real_rounds(name, devices, tmp_path):
+    """On devices that compute in no time, so that only the server's computing is measured."""
+    known = draw("mobile", devices, 3)
+    columns = {column: getattr(known, column) for column in COLUMNS}
+    save(tmp_path / "quick.csv", columns | {"compute": [1e-9] * devices})
+    waits = {"population": str(tmp_path / "quick.csv"), "quorum": 0.75, "dropout": 0.25}
+    experiment = built(name, devices, 2000, **waits)
+    rounds = Results[Played]()
+    experiment.run(Loopback(experiment.devices, experiment.protocol.helpers), rounds)
+    found = predict(experiment.protocol, KNOWN, None, experiment.clock)
+
+    for record in rounds.records:
+        computed = record.cpu_seconds[:, -1].sum() + record.helper_cpu_seconds.max(initial=0.0)
+        links = record.event_seconds.sum() - computed
+        # Late devices' rows are not there to be received, and the formula counts them.
+        assert links == pytest.approx(found.link_seconds, rel=0.03)
+        assert f"{record.survived.sum()} of {devices} devices are in the sum" in found.notes
+
+
+def test_a_quorum_shortens_a_round_and_a_deadline_bounds_it():
+    secagg = protocol_of("secagg", 100, 50_000, dropout=0.2)
+    everybody, most = (predict(secagg, KNOWN, None, clock(quorum=one)) for one in (1.0, 0.8))
+    hasty = predict(secagg, KNOWN, None, clock(deadline_seconds=1.0))
+
+    assert most.modelled_seconds < everybody.modelled_seconds
+    assert not any("in the sum" in note for note in everybody.notes)
+    assert "80 of 100 devices are in the sum" in most.notes
+    # They left before they shared keys, so that their masks need not be removed.
+    assert most.server_cpu_seconds < predict(secagg, KNOWN).server_cpu_seconds / 2
+    assert any("in the sum" in note for note in hasty.notes)
+    # Four exchanges.
+    assert hasty.modelled_seconds <= 4 * 1.0 + hasty.server_cpu_seconds
+    least, greatest = most.modelled_within
+    assert most.link_seconds < least < most.modelled_seconds < greatest
+    with pytest.raises(UsageError, match="42 devices answer in advertise_keys, and it needs 51"):
+        predict(secagg, KNOWN, None, clock(deadline_seconds=0.1))
 
 
 def test_one_process_plays_all_parties_one_after_the_other_members_of_a_committee_too():

@@ -79,7 +79,7 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(summaries
 
     assert table.title == "What a round costs, N = 4, d = 10, theta = 0.25"
     assert table.notes[0].startswith("baseline: row 2 (secagg); a ratio is baseline / this run")
-    assert table.notes[1].endswith("modelled: at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency")
+    assert table.notes[1].endswith("modelled: for 8 Mbit/s up, 16 Mbit/s down, 1 ms latency")
     # Medians of scale 2 against scale 4: bytes 420 against 840, CPU 14 against 28 ms, modelled
     # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
     assert [" ".join(row) for row in table.cells] == [

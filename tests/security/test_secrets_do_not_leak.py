@@ -140,7 +140,7 @@ def played(name, transport, dropouts=None, protocol=None, prepare=None, vectors=
         inputs=lambda id: np.full(DIM, 0.5) if vectors is None else vectors[id],
         prepare=prepare,
         dropouts=dropouts or {},
-        enrolled=enrolment.enrol(protocol, transport, first_round=0),
+        enrolled=enrolment.enrol(protocol, transport),
     )
 
 
@@ -417,7 +417,7 @@ def test_no_dataclass_shows_what_looks_like_a_secret():
     things = [
         IntegerNoise(3, secret),
         keys.KeyPair.from_private(secret * 2),
-        enrolment.Enrolled({0: secret}, 1, None, 0),  # type: ignore[arg-type]
+        enrolment.Enrolled({0: secret}, 1, None),  # type: ignore[arg-type]
     ]
     assert all(is_dataclass(thing) for thing in things)
 

@@ -32,7 +32,14 @@ from hpcfl.comm.phases import (
 )
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.errors import (
+    BelowThresholdError,
+    HpcflError,
+    MessageError,
+    PromiseError,
+    RefusedError,
+    UsageError,
+)
 from hpcfl.options.definition import OptionGroup
 from hpcfl.options.protocols import CommonOptions, MaskingOptions
 from hpcfl.privacy.masking import Masking
@@ -304,10 +311,14 @@ class AggregationProtocol(ABC):
 
     @classmethod
     def phases(cls) -> list[str]:
-        """Return the names of the phases, in order, including those of the enrolment."""
-        own, enrolment = phase_names(cls.steps), cls.enrolment(2, cls.default_helpers)
-        once = [] if enrolment is None else phase_names(enrolment.steps)
-        return [phase for phase in once if phase not in own] + own
+        """Return the names of a round's phases, in order."""
+        return phase_names(cls.steps)
+
+    @classmethod
+    def enrolment_phases(cls) -> list[str]:
+        """Return the names of the phases once a run, before all rounds."""
+        enrolment = cls.enrolment(2, cls.default_helpers)
+        return [] if enrolment is None else phase_names(enrolment.steps)
 
     @classmethod
     def exchanges(cls) -> int:
@@ -416,7 +427,7 @@ class RoundServer(ModelSender):
         # The values of this round: the protocol may outlive it.
         self._members, self._population = protocol.members, protocol.population
         # Devices whose faults were found only after all devices had answered.
-        self.refused: dict[int, MessageError] = {}
+        self.refused: dict[int, HpcflError] = {}
 
     def _first(
         self, phase: str, sender: int, received: Container[int], party: str = "device"

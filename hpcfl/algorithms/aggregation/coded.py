@@ -144,7 +144,7 @@ class CodedDevice(QuantisedDevice):
         pairs = ((self.id, peer) for peer in peers)
         head = protocol.context(self._round)
         seals = sealed.seals(map(derived.__getitem__, peers), head, pairs)
-        sealed.seal(seals, map(protocol.field.pack, pieces), rows)
+        sealed.seal(seals, protocol.field.pack_rows(pieces), rows)
         return np.array(peers, np.int64), rows
 
     def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:

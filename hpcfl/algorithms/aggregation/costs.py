@@ -8,7 +8,7 @@ out, all of them before the upload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, ModelSender
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Role
@@ -18,7 +18,7 @@ from hpcfl.values import dataclass
 
 @dataclass
 class PhaseCosts:
-    """Bytes and messages of a phase."""
+    """Bytes and messages of a phase, or of one step."""
 
     name: str
     # Bytes, envelopes included, and messages of one device that sends and receives in the phase.
@@ -58,10 +58,23 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
     Raise UsageError if the protocol does not give the size of a message.
     """
     phases = {name: PhaseCosts(name) for name in protocol.phases()}
+    _enter(protocol, [phases[step.phase] for step in protocol.steps])
+    return phases
+
+
+def of_steps(protocol: AggregationProtocol) -> list[PhaseCosts]:
+    """Return the bytes of each step, as `exchanged` does those of phases."""
+    steps = [PhaseCosts(step.phase) for step in protocol.steps]
+    _enter(protocol, steps)
+    return steps
+
+
+def _enter(protocol: AggregationProtocol, places: Sequence[PhaseCosts]) -> None:
+    """Add the bytes of each step to its place."""
     sizes = {ModelSender.send_model: 4.0 * protocol.parameters.dim} | protocol.sizes()
     plan, members = protocol.parameters, protocol.members_in_round
     before = True
-    for step in protocol.steps:
+    for step, phase in zip(protocol.steps, places, strict=True):
         # Devices drop out before the phase of the upload.
         before = before and step.phase != protocol.upload_phase()
         there = plan.devices - (0 if before else plan.planned_dropouts)
@@ -72,8 +85,8 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
                 f"there is no cost model of {protocol.name!r}: its method sizes does not say how "
                 f"long messages of the phase {step.phase} are; measure it with hpcfl bench"
             )
-        phase, size = phases[step.phase], sizes[step.send]
-        message, gathers = size + ENVELOPE_BYTES, step.pattern is Pattern.GATHER
+        size, gathers = sizes[step.send], step.pattern is Pattern.GATHER
+        message = size + ENVELOPE_BYTES
         if step.pattern is Pattern.ROUTE and step.to is Role.COMMITTEE:
             phase.members = members
             phase.sends(size * members, there, members)
@@ -95,4 +108,3 @@ def exchanged(protocol: AggregationProtocol) -> Phases:
             way = f"{of}_{'up' if gathers else 'down'}"
             setattr(phase, way, getattr(phase, way) + message)
             phase.members = members if of == "member" else 0
-    return phases

@@ -274,10 +274,14 @@ class PineServer(QuantisedServer):
             if sender in passed:
                 self._sum += proofs.output(LEADER, report.share)
                 self.survivors.append(sender)
-            else:
+            elif any(verifier):
                 norm = f"{proofs.norm_bound} quanta, for {self._protocol.clips}"
-                why = f"not short: its vector was not proven to have at most the norm of {norm}"
-                self._refuse("masked_input", sender, why if any(verifier) else CLOSED)
+                self.refused[sender] = RefusedError(
+                    f"device {sender} is left out, not short: its vector was not proven to have at "
+                    f"most the norm of {norm}"
+                )
+            else:
+                self._refuse("masked_input", sender, CLOSED)
             report.share = b""
 
     def finish_verify(self) -> None:

@@ -161,7 +161,7 @@ def test_vectors_of_another_size_and_values_that_are_too_large_are_refused(conte
 
 def parties(devices=DEVICES, seed=1):
     protocol = Ckks(Parameters(devices, DIM))
-    enrolled = enrol(Ckks, Loopback(devices), first_round=0, insecure_seed=seed)
+    enrolled = enrol(Ckks, Loopback(devices), insecure_seed=seed)
     assert enrolled is not None
     protocol.join(enrolled.devices, range(devices), devices)
     made = [protocol.device(id, 0, bytes) for id in range(devices)]

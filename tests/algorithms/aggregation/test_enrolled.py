@@ -44,7 +44,7 @@ def selection(members, devices, dim=40, weights=None, **options):
 
 def assisted(devices=DEVICES, dim=20, helpers=2, **options):
     """Return a protocol whose devices and helpers have enrolled."""
-    found = enrol(Assisted, Loopback(devices, helpers), first_round=0, insecure_seed=SEED)
+    found = enrol(Assisted, Loopback(devices, helpers), insecure_seed=SEED)
     protocol = Assisted(Parameters(devices, dim, **{"levels": 1000, "helpers": helpers} | options))
     protocol.join(found.devices, range(devices), devices)
     return protocol
@@ -141,7 +141,7 @@ def test_the_key_that_pairs_agreed_with_is_forgotten_after_the_enrolment(
         return pair
 
     monkeypatch.setattr(keys.KeyPair, "generate", noted)
-    found = enrol(find(name, security), Loopback(5), first_round=0)
+    found = enrol(find(name, security), Loopback(5))
 
     assert found is not None
     assert len(made) == 5
@@ -265,7 +265,7 @@ def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alon
         first = header.step == 1 and header.sender == 3
         return message[:-1] if first else message
 
-    found = enrol(Assisted, Wire(DEVICES, lost, 2), first_round=0, insecure_seed=SEED)
+    found = enrol(Assisted, Wire(DEVICES, lost, 2), insecure_seed=SEED)
     protocol = assisted()
     protocol.join(found.devices, range(DEVICES), DEVICES)
     played = play(protocol)

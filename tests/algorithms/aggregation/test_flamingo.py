@@ -168,7 +168,7 @@ def changed_key_making(protocol, change):
         return np.concatenate([message[:16], payload])
 
     wire = Wire(protocol.parameters.devices, passed)
-    return enrol(protocol, wire, first_round=0, insecure_seed=5)
+    return enrol(protocol, wire, insecure_seed=5)
 
 
 def makers_of(protocol):
@@ -265,7 +265,7 @@ def test_no_share_is_sealed_under_a_key_that_the_server_knows():
     def lost(header, message):
         return message[:-1] if (header.step, header.sender) == (0, absent) else message
 
-    found = enrol(protocol, Wire(10, lost), first_round=0, insecure_seed=5)
+    found = enrol(protocol, Wire(10, lost), insecure_seed=5)
     member, known = found.devices[0], found.devices[DIRECTORY]
     assert not known.there[absent]
     assert bytes(32) != member._secret(absent) != found.devices[1]._secret(absent)
@@ -611,17 +611,14 @@ def test_bytes_are_those_of_the_formula(dropped):
     assert once.largest_message == 32 * 11 + 64 + 48 * 22
 
 
-def test_the_enrolment_counts_once_and_the_rounds_have_none_of_it():
+def test_the_enrolment_is_in_no_round():
     protocol = make("flamingo", 12, gamma=0.0, dropout=0.1)
-    found = enrol(protocol, Loopback(12), first_round=0)
-    phases = protocol.phases()
-    spent = found.record.bytes_up[phases.index(MAKING)].sum()
+    found = enrol(protocol, Loopback(12))
+    spent = found.record.bytes_up[protocol.enrolment_phases().index(MAKING)].sum()
     members, threshold = protocol.setting
     dealing = 32 * threshold + 64 + 48 * members
     assert spent == members * (16 + dealing + 16 + 1)
-    protocol.join(found.devices, range(12), 12)
-    record = play(protocol).record
-    assert record.bytes_up[phases.index(MAKING)].sum() == 0
+    assert MAKING not in protocol.phases()
 
 
 # What is refused before

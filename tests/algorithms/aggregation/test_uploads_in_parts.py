@@ -60,7 +60,7 @@ def sum_of(transport, name="secagg", group="fq", dim=DIM, dropouts=None):
     kind = find(name)
     more = {} if kind.tolerates_dropouts else {"dropout": 0.0}
     protocol = kind(Parameters(DEVICES, dim, group=group, alpha=0.5, levels=levels, **more))
-    enrolled = enrol(type(protocol), transport, first_round=0, insecure_seed=1)
+    enrolled = enrol(type(protocol), transport, insecure_seed=1)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(DEVICES), DEVICES)
     devices, server = parties(protocol, transport)

@@ -1,0 +1,1 @@
+"""Populations: the links, the processors and the availability of devices that are not alike."""
