@@ -16,6 +16,7 @@ from hpcfl.algorithms.aggregation.ranges import Dealt
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
+from hpcfl.comm.phases import room
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DEFAULT_DIM, DP_FEDAVG, BenchOptions
@@ -191,8 +192,11 @@ class Experiment(Job):
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         self._rule = StopRule(self.options)
-        # The costs depend on the model's length, not on its contents.
-        self._model = np.zeros(self.dim, np.float32)
+        # The costs depend on the model's length, not on its contents. It has room for an envelope,
+        # so that the server sends it without a copy.
+        self._model = room(4 * self.dim).view("<f4")
+        if transport.has_server:
+            self._model[:] = 0
         self._last: Aggregate | None = None
         # The devices for which a warning of clipped vectors was given.
         self._told: set[int] = set()

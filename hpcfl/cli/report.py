@@ -116,8 +116,8 @@ def _one(pool: Pool, summary: Summary, form: str) -> str:
         return _rendered(tables.phases(summary), form)
     parts = [facts.text() for facts in tables.details(pool.runs[0])]
     parts.append(tables.render_run(summary))
-    spent = ranktimes.shares(pool.run)
-    parts += [spent.text()] if spent is not None else []
+    spent = ranktimes.shares(pool.run), ranktimes.by_rank(pool.run)
+    parts += [table.text() for table in spent if table is not None]
     parts.append(tables.render_promises(pool.runs[0]))
     return "\n\n".join(part for part in parts if part)
 

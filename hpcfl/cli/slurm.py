@@ -9,7 +9,7 @@ import click
 
 from hpcfl.cli.options import Command, Group, given, options
 from hpcfl.cli.terminal import alone
-from hpcfl.slurm.script import KINDS, Job, render
+from hpcfl.slurm.script import COMMANDS, KINDS, Job, render
 
 
 class _JobCommand(Command):
@@ -30,6 +30,7 @@ def slurm() -> None:
       bench         one run of hpcfl bench
       sweep-array   the cells of a frozen sweep as an array
       train         training with checkpoints; submitted again, it continues
+      silo          few devices with very long vectors, and their table
       scaling       strong and weak scaling up to all tasks, and its tables
 
     Other options go to sbatch: --nodes, --ntasks, --time, --partition, --mem and so on. After --,
@@ -78,7 +79,7 @@ def _job(typed: dict[str, Any]) -> Job:
     arguments = click.get_current_context().meta["arguments"]
     job = make(Job, given(typed) | {"arguments": arguments})
     if arguments and job.kind != "scaling":
-        name = job.kind.partition("-")[0]
+        name = COMMANDS.get(job.kind, job.kind)
         wanted: click.Command = getattr(importlib.import_module(f"hpcfl.cli.{name}"), name)
         with wanted.make_context(name, list(arguments)) as context:
             protocol, algorithm = map(context.params.get, ("protocol", "algorithm"))

@@ -29,6 +29,8 @@ from hpcfl.values import dataclass
 
 # No call moves more bytes than this: MPI counts with 32 bits.
 CALL_BYTES = 1 << 30
+# The bytes of a turn of parts, of all ranks together: few enough to stay in the cache until used.
+TURN_BYTES = 1 << 23
 # The least bytes of a part of a message, however many ranks send one.
 LEAST_PART_BYTES = 1 << 18
 SIZES, MESSAGES, COUNT = 1, 2, 3  # tags
@@ -158,8 +160,7 @@ class Gather:
         """Return the parts of each message that a rank of the server receives, in order."""
         if not self._in_parts:
             return [slice(0, self._largest)]
-        # The parts of all ranks together have as many bytes as a window of another gather.
-        most = max(LEAST_PART_BYTES, WINDOW_BYTES // max(map(len, self.windows), default=1))
+        most = max(LEAST_PART_BYTES, TURN_BYTES // max(map(len, self.windows), default=1))
         step = max(1, most // envelope.PART_UNIT) * envelope.PART_UNIT
         cut = self._cuts.slices[rank]
         # The first part of a message has the envelope in front.

@@ -8,6 +8,7 @@ of :mod:`hpcfl.comm.faults` repeats it on another communicator if a rank dies du
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -23,13 +24,15 @@ from hpcfl.comm.patient import SELDOM, Comm, complete, wait
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import SERVER_RANK, Placement
 from hpcfl.comm.rows import Received
-from hpcfl.comm.scratch import Scratch, pages
+from hpcfl.comm.scratch import Scratch, pages, reused
 from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
 # The most elements of one Reduce for checks and records.
 REDUCE_ELEMENTS = 1 << 15
+# Messages that measure the rate of plain MPI, and the repetitions, of which the best one counts.
+PLAIN_BYTES, PLAIN_REPEATS = 1 << 22, 6
 # The rank of a device whose rank has died.
 NOWHERE = -1
 TAG = 4
@@ -81,7 +84,7 @@ class MpiTransport(Transport):
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         def operation() -> Payload:
             size = announce(self._comm, 0 if message is None else message.size, error)
-            received = np.empty(size, np.uint8) if message is None else message
+            received = reused(size) if message is None else message
             for part in parts_of(received):
                 self._comm.Bcast([part, MPI.BYTE], root=SERVER_RANK)
             return received
@@ -281,6 +284,18 @@ class MpiTransport(Transport):
         whole = np.zeros((self.placement.ranks, *values.shape), values.dtype)
         whole[list(self._ranks)] = found
         return whole
+
+    def plain_bytes_per_second(self) -> float | None:
+        sending = [rank for rank in {*self._rank_of.tolist()} if rank != NOWHERE]
+        incoming = [(rank, np.empty(PLAIN_BYTES, np.uint8)) for rank in sending * self.has_server]
+        outgoing = [(SERVER_RANK, np.zeros(PLAIN_BYTES, np.uint8))] * (self.rank in sending)
+        seconds = []
+        for _ in range(PLAIN_REPEATS):
+            self.barrier()
+            start = time.perf_counter()
+            self._to_server(lambda: self._move(incoming, outgoing))
+            seconds.append(time.perf_counter() - start)
+        return len(sending) * PLAIN_BYTES / min(seconds) if self.has_server else None
 
     def compare_clocks(self) -> None:
         def operation() -> tuple[NDArray[np.int64], clocks.Offset]:

@@ -56,6 +56,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.comm.scratch import reused
 from hpcfl.errors import UsageError
 from hpcfl.values import dataclass
 
@@ -77,7 +78,7 @@ class Roomy(np.ndarray[Any, Any]):
 
 def room(size: int) -> Payload:
     """Return uninitialised memory for a long payload of one message: shape (size,)."""
-    return np.empty(ENVELOPE_BYTES + size, np.uint8)[ENVELOPE_BYTES:].view(Roomy)
+    return reused(ENVELOPE_BYTES + size)[ENVELOPE_BYTES:].view(Roomy)
 
 
 class Pattern(Enum):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import mmap
 import sys
+import threading
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.comm.phases import Payload
+from hpcfl.system.allocator import LARGEST_KEPT
 
-# Pieces of this size go back to the system when they are freed (glibc's largest threshold). To get
-# them again, page by page, can take longer than to move the messages.
-KEPT_BYTES = 1 << 25
+if TYPE_CHECKING:
+    from hpcfl.comm.phases import Payload
+
+# Larger pieces go back to the system when they are freed. To get them again, page by page, can take
+# longer than to move the messages.
+KEPT_BYTES = LARGEST_KEPT
 PAGES_BYTES = 1 << 20
 
 
@@ -56,3 +61,19 @@ class Scratch:
         if self._memory.size < size or self._references() > self._references_alone:
             self._memory = np.empty(size, np.uint8)
         return self._memory[:size]
+
+
+_OF_THREAD = threading.local()
+
+
+def reused(size: int) -> Payload:
+    """Return uninitialised memory for a long message that this thread makes or receives.
+
+    It is that of the last one once no array refers to it: the system would clear new memory. Its
+    array is no view of another one.
+    """
+    if size < KEPT_BYTES:
+        return np.empty(size, np.uint8)
+    if not hasattr(_OF_THREAD, "scratch"):
+        _OF_THREAD.scratch = Scratch()
+    return np.frombuffer(memoryview(_OF_THREAD.scratch.take(size)), np.uint8)

@@ -180,6 +180,10 @@ class Transport(ABC):
         found = self.collect(np.array([value], float))
         return None if found is None else float(found.max())
 
+    def plain_bytes_per_second(self) -> float | None:
+        """Return the rate of plain messages to the server; None elsewhere and in one process."""
+        return None
+
     def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock
         """Measure the offset of this rank's clock again; all ranks call this, untimed."""
 

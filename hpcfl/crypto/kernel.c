@@ -5,6 +5,7 @@
  * w > q, addition adds w and subtraction subtracts w - q, modulo 2^(bits of the type); the word q
  * changes nothing. The caller corrects these places.
  */
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,6 +25,11 @@
                          int subtract)                                                             \
     {                                                                                              \
         type largest = 0;                                                                          \
+        if (!modulus) {                                                                            \
+            for (size_t k = 0; k < count; k++)                                                     \
+                vector[k] += subtract ? (type)(0 - words[k]) : words[k];                           \
+            return 0;                                                                              \
+        }                                                                                          \
         for (size_t k = 0; k < count; k++) {                                                       \
             type word = words[k] & low, old = vector[k];                                           \
             largest = word > largest ? word : largest;                                             \
@@ -56,11 +62,12 @@ typedef struct {
     void (*destroy)(void *);
     const void *mode;
 } aes;
-enum { AES_BYTES = 16, PIECE = 1 << 14 };
+enum { AES_BYTES = 16, PIECE = 1 << 13, TOGETHER = 16 };
 
 /* Adds the keystreams of keys, which lie end to end, to a vector, or subtracts those of `minus`. Each
  * begins with the same counter. Returns the number of the first key from `begin` on with a rejected
- * word, or `count`, or -1 where this cannot be computed. */
+ * word, or `count`, or -1 where this cannot be computed. In a ring, some keys take turns on every piece
+ * of the vector, which stays in the smallest cache. */
 EXPORTED long hpcfl_masks(const aes *f, uint8_t *vector, size_t size, int bytes, uint32_t modulus,
                           uint32_t low, const uint8_t *keys, const uint8_t *counter,
                           const uint8_t *minus, long begin, long count)
@@ -68,22 +75,111 @@ EXPORTED long hpcfl_masks(const aes *f, uint8_t *vector, size_t size, int bytes,
     static const uint8_t zeros[PIECE];
     uint32_t words[PIECE / sizeof(uint32_t)];
     size_t total = size * bytes, part;
-    void *context = f->create();
-    int works = context && f->init(context, f->mode, NULL, NULL, NULL), rejected = 0, written;
-    long k = begin;
-    for (; works && k < count; k++) {
-        works = f->init(context, NULL, NULL, keys + AES_BYTES * k, counter);
+    void *contexts[TOGETHER] = {NULL};
+    long k = begin, step = modulus ? 1 : TOGETHER, most = count - k < step ? count - k : step;
+    int works = 1, rejected = 0, written;
+    for (long j = 0; works && j < most; j++)
+        works = (contexts[j] = f->create()) && f->init(contexts[j], f->mode, NULL, NULL, NULL);
+    for (; works && k < count; k += most) {
+        most = count - k < step ? count - k : step;
+        for (long j = 0; works && j < most; j++)
+            works = f->init(contexts[j], NULL, NULL, keys + AES_BYTES * (k + j), counter);
         for (size_t done = 0; works && done < total; done += part) {
             part = total - done < PIECE ? total - done : PIECE;
-            works = f->update(context, (uint8_t *)words, &written, zeros, (int)part);
-            rejected |= hpcfl_mask(vector + done, words, part / bytes, bytes, modulus, low, minus[k]);
+            for (long j = 0; works && j < most; j++) {
+                works = f->update(contexts[j], (uint8_t *)words, &written, zeros, (int)part);
+                rejected |= hpcfl_mask(vector + done, words, part / bytes, bytes, modulus, low,
+                                       minus[k + j]);
+            }
         }
         if (rejected)
             break;
     }
-    if (context)
-        f->destroy(context);
+    for (long j = 0; j < TOGETHER && contexts[j]; j++)
+        f->destroy(contexts[j]);
     return works && rejected >= 0 ? k : -1;
+}
+
+/* Values that are quantised at a time. */
+enum { SOME = 256 };
+
+/* Quantises up to `SOME` values; see hpcfl_quantise. Returns 1, and quantises none, if a magnitude is above
+ * `clip`, and -1 if one is not finite. Bits of doubles are compared and composed, because processors
+ * without vectors of 512 bits have no instructions for it. */
+#define QUANTISE(name, type, bits)                                                                  \
+    WIDE static int name(const type *restrict values, int count, double clip, double scale,         \
+                           const uint64_t *restrict draws, uint32_t modulus,                        \
+                           uint32_t *restrict words)                                                \
+    {                                                                                               \
+        double sums[SOME], low, high;                                                               \
+        bits magnitude, most = 0;                                                                   \
+        type largest;                                                                               \
+        for (int k = 0; k < count; k++) {                                                           \
+            memcpy(&magnitude, values + k, sizeof magnitude);                                       \
+            magnitude <<= 1; /* without the sign */                                                 \
+            most = magnitude > most ? magnitude : most;                                             \
+        }                                                                                           \
+        most >>= 1;                                                                                 \
+        memcpy(&largest, &most, sizeof largest);                                                    \
+        if (!(largest <= clip))                                                                     \
+            return largest - largest == 0 ? 1 : -1;                                                 \
+        for (int k = 0; k < count; k++) {                                                           \
+            uint64_t above = draws[k] >> 43 | 0x41e0000000000000;           /* 2^31 + high 2^-21 */ \
+            uint64_t below = (uint32_t)(draws[k] >> 11) | 0x3fe0000000000000; /* 1/2 + low 2^-53 */ \
+            memcpy(&high, &above, sizeof high);                                                     \
+            memcpy(&low, &below, sizeof low);                                                       \
+            sums[k] = high - 0x1.00000001p31 + low + values[k] * scale;                             \
+        }                                                                                           \
+        for (int k = 0; k < count; k++) {                                                           \
+            int32_t whole = (int32_t)floor(sums[k]);                                                \
+            words[k] = (uint32_t)whole + (whole < 0 ? modulus : 0);                                 \
+        }                                                                                           \
+        return 0;                                                                                   \
+    }
+
+QUANTISE(quantise32, float, uint32_t)
+QUANTISE(quantise64, double, uint64_t)
+
+/* Writes the elements, of `bytes` bytes each, of real values of `wide` bytes, 4 or 8: values are cut to
+ * `clip`, scaled, and rounded up with a probability of their fraction. `state` is that of NumPy's SFC64,
+ * whose next 64 bits give the draw of 53 bits for a value. Returns the number of values that were cut, or
+ * -1 if one is not finite. */
+EXPORTED long hpcfl_quantise(const uint8_t *values, size_t size, int wide, double clip, double scale,
+                             const uint64_t *state, uint32_t modulus, int bytes, uint8_t *elements)
+{
+    uint64_t draws[SOME], a = state[0], b = state[1], c = state[2], counter = state[3];
+    uint32_t words[SOME];
+    double cut[SOME];
+    long beyond = 0;
+    for (size_t start = 0; start < size; start += SOME) {
+        int count = size - start < SOME ? (int)(size - start) : SOME, above;
+        const double *longs = (const double *)values + start;
+        const float *shorts = (const float *)values + start;
+        for (int k = 0; k < count; k++) {
+            draws[k] = b + counter++ + a;
+            a = b ^ b >> 11;
+            b = c + (c << 3);
+            c = (c << 24 | c >> 40) + draws[k];
+        }
+        above = wide == 8 ? quantise64(longs, count, clip, scale, draws, modulus, words)
+                          : quantise32(shorts, count, clip, scale, draws, modulus, words);
+        if (above < 0)
+            return -1;
+        for (int k = 0; above && k < count; k++) {
+            double value = wide == 8 ? longs[k] : shorts[k];
+            cut[k] = value > clip ? clip : value < -clip ? -clip : value;
+            beyond += cut[k] != value;
+        }
+        if (above)
+            quantise64(cut, count, clip, scale, draws, modulus, words);
+        for (int k = 0; bytes == 1 && k < count; k++)
+            elements[start + k] = (uint8_t)words[k];
+        for (int k = 0; bytes == 2 && k < count; k++)
+            ((uint16_t *)elements)[start + k] = (uint16_t)words[k];
+        for (int k = 0; bytes == 4 && k < count; k++)
+            ((uint32_t *)elements)[start + k] = words[k];
+    }
+    return beyond;
 }
 
 /* SHA-256 of OpenSSL, and room for its state. */

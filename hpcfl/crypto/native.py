@@ -1,7 +1,8 @@
 """Optional compiled code: the results of NumPy and `cryptography`, faster.
 
-- ``kernel.c`` adds masks to vectors, derives keys in batches, and multiplies polynomials. It calls
-  OpenSSL as Python's hashlib does. Installing hpcfl compiles it if there is a compiler.
+- ``kernel.c`` quantises vectors, adds masks to them, derives keys in batches, and multiplies
+  polynomials. It calls OpenSSL as Python's hashlib does. Installing hpcfl compiles it if there is a
+  compiler.
 - lib25519, a library of the system, agrees on many keys at once. It must be where the linker looks:
   installed (Debian 13: ``lib25519-1``), or in a folder of ``LD_LIBRARY_PATH``.
 
@@ -157,6 +158,55 @@ def masker() -> Masker | None:
     return found if right else None
 
 
+class Rounder:
+    """Quantises vectors to elements of a group in one pass; see ``kernel.c``."""
+
+    def __init__(self) -> None:
+        self._quantise = function(
+            *("hpcfl_quantise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_double),
+            *(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p),
+        )
+        self._quantise.restype = ctypes.c_long
+
+    def quantise(
+        self, values: Array, clip: float, scale: float, draws: Any, group: Group, out: Array
+    ) -> int | None:
+        """Write the elements of values to `out`; `draws` is NumPy's SFC64, which stays as it is.
+
+        Return the number of clipped values, or None if it cannot, because one is not finite, or
+        they are not contiguous floats of 32 or 64 bits.
+        """
+        known = values.dtype in (np.float32, np.float64) and values.shape == out.shape
+        if not known or not values.flags.c_contiguous:
+            return None
+        place, size, width, *_ = _given(group, out)
+        state = draws.state["state"]["state"]
+        given = values.ctypes.data, size, values.itemsize, clip, scale, state.ctypes.data
+        clipped: int = self._quantise(*given, group.modulus % 2**32, width, place)
+        return None if clipped < 0 else clipped
+
+
+@cache
+def rounder() -> Rounder | None:
+    """Return what quantises by ``kernel.c``, or None."""
+    right = sys.byteorder == "little"
+    try:
+        found = Rounder()
+        for width, dtype in itertools.product((1, 2, 4), (np.float32, np.float64)):
+            # Long enough for several blocks; some values are clipped.
+            values, draws = np.linspace(-60, 60, 1_001, dtype=dtype), np.random.SFC64(width)
+            words, q = np.empty(values.size, f"<u{width}"), (1 << 8 * width) - 5
+            group = SimpleNamespace(bits=8 * width, dtype=words.dtype, modulus=q, rejected=0)
+            cut = found.quantise(values, 50.5, 1.7, draws, group, words)
+            scaled = 1.7 * np.clip(values.astype(np.float64), -50.5, 50.5)
+            whole = np.floor(np.random.Generator(draws).random(values.size) + scaled)
+            right &= cut == np.count_nonzero(np.abs(values) > 50.5)
+            right &= np.array_equal(words, whole % q)
+    except (OSError, AttributeError):
+        return None
+    return found if right else None
+
+
 class Deriver:
     """Keys derived by HKDF-SHA256 in batches, without a Python object for each."""
 
@@ -235,6 +285,7 @@ def facts() -> dict[str, str]:
     tests the code, so make it before a round is timed.
     """
     kernel, library = masker(), lib25519()
+    rounder()
     return {
         "keystream_mode": "AES-GCM" if keystream.gcm_is_faster() else "AES-CTR",
         "masks_added_by": "NumPy" if kernel is None else kernel.name,

@@ -41,6 +41,21 @@ _SHOWN = (
     seconds("server_cpu_seconds_median", "server CPU", "CPU time of the server in a round"),
     seconds("round_seconds_median", "round measured", "elapsed time of a round"),
     seconds("modelled_round_seconds_median", "round modelled", "time of a round over the link"),
+    size(
+        *("upload_bytes_per_second", "uploads", "/s"),
+        about="bytes of all uploads over the elapsed time of their phase; this and the next three "
+        "columns are of long vectors",
+    ),
+    size("mpi_bytes_per_second", "plain MPI", "/s", "the same for messages without a protocol"),
+    size(
+        *("keystream_bytes_per_second", "keystream", "/s"),
+        about="keystream of AES that a rank with devices makes in a CPU second",
+    ),
+    number(
+        *("keystream_share", "device / keystream"),
+        "rate at which a device masks its vector, quantises it and makes the message, over that of "
+        "the bare keystream; median over devices and rounds",
+    ),
     number("accuracy", "accuracy", "on held-out data after the last round"),
     number("accuracy_least", "accuracy from", "lowest accuracy of several launches"),
     number("accuracy_most", "accuracy to", "highest accuracy of several launches"),

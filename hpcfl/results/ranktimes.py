@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcfl.report.formats import counted
-from hpcfl.report.table import Table, label, seconds
+from hpcfl.report.table import Table, label, seconds, size
 from hpcfl.results.reader import Run
 from hpcfl.results.record import Floats
 
+MOST_RANKS = 33  # of a table with a row for each
 _PARTS = {"computing": "computing", "mpi": "in MPI", "waiting": "waiting"}
 
 
@@ -40,6 +41,25 @@ def shares(run: Run) -> Table | None:
             f"ranks leave the barrier before a round within {skew:.3g} ms (median)",
         ],
     )
+
+
+def by_rank(run: Run) -> Table | None:
+    """Return a table of each rank's memory and time in a round; None if that is not recorded.
+
+    The result is also None for one rank, more than `MOST_RANKS`, or without a measured round.
+    """
+    ranks = run.begin_seconds.shape[2]
+    if not 1 < ranks <= MOST_RANKS or not run.measured.any():
+        return None
+    spent = [np.nansum(getattr(run, f"{name}_seconds")[run.measured], axis=1).T for name in _PARTS]
+    held = [values[run.measured].T for values in (run.resident_bytes, run.peak_bytes)]
+    columns = [label("rank"), size("resident_bytes", "before"), size("peak_bytes", "peak")]
+    columns += [seconds(f"{name}_seconds", words) for name, words in _PARTS.items()]
+    rows = [
+        [run.rank_name(rank, "devices on "), *(np.median(one[rank]) for one in (*held, *spent))]
+        for rank in range(ranks)
+    ]
+    return Table(columns, rows, "Memory and time of each rank, medians over measured rounds")
 
 
 def _typical(seconds: Floats) -> float:

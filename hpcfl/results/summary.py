@@ -18,6 +18,7 @@ from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import no_such
 from hpcfl.report import brief, formats
 from hpcfl.report.jsontext import finite
+from hpcfl.results import rates
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run, with_total
 from hpcfl.results.record import LATE_REASONS, SPENT, Flags, Floats
@@ -148,6 +149,7 @@ def summarise(
         "stop_reason": ", ".join(filter(None, reasons)) or None,
         "launches_p_value": launches_p_value([one.round_seconds[one.measured] for one in launches]),
         **_reached(launches, link, target),
+        **rates.figures(run),
     }
     for party, places in run.ranks_of.items():
         figures[f"{party}_peak_bytes"] = _largest(run.peak_bytes[kept][:, places])

@@ -26,6 +26,8 @@ ROWS_AT_PEAK, TOLERANT = 2.5, 0.8
 # The bytes per coordinate that a rank holds besides its devices' vectors: the model, the sum, and
 # the sum for validation.
 COORDINATE_BYTES = 20
+# The same of every further rank on a host: its model, and a vector.
+RANK_BYTES = 8
 
 
 def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
@@ -39,18 +41,23 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
 
 
 def check(
-    protocol: AggregationProtocol, hosts: int, tolerant: bool = False, held: bool = False
+    protocol: AggregationProtocol,
+    hosts: int,
+    tolerant: bool = False,
+    ranks: int = 1,
+    held: bool = False,
 ) -> None:
     """Raise UsageError if a round does not fit into the memory of hosts like this one.
 
-    `tolerant` says that the run survives deaths of ranks, `held` that uploads wait until it is
-    known which of them are late.
+    `tolerant` says that the run survives deaths of ranks, of which there are `ranks` on all hosts,
+    and `held` that uploads wait until it is known which of them are late.
     """
     devices, dim = protocol.parameters.devices, protocol.parameters.dim
     here = math.ceil(devices / hosts)
     independent = 4 * dim * devices <= INDEPENDENT_BYTES
     exchanged = (ROWS_AT_PEAK + TOLERANT * tolerant) * row_bytes(protocol, here)
-    vectors = (COORDINATE_BYTES + 4 * (here if independent else 1)) * dim
+    others = min(math.ceil(ranks / hosts) - 1, here)
+    vectors = (COORDINATE_BYTES + RANK_BYTES * others + 4 * (here if independent else 1)) * dim
     vectors += held * here * protocol.largest_message
     machine.check_memory(
         f"the {here} devices on a host, with the rows that they exchange,",

@@ -24,7 +24,7 @@ from hpcfl.options.definition import asked_for, names, options_of
 from hpcfl.options.shared import LinkOptions, RunOptions
 from hpcfl.report.formats import counted, words
 from hpcfl.results.record import RoundRecord
-from hpcfl.rounds import memory
+from hpcfl.rounds import memory, rates
 from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.eventclock import EventClock
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
@@ -237,11 +237,18 @@ def run(
     interruption = current()
     writer, error = None, None
     if transport.has_server:
+        try:
+            ranks, held = transport.placement.ranks, job.clock is not None
+            memory.check(job.protocol, hosts.count, world.tolerant, ranks, held)
+        except HpcflError as problem:
+            error = problem
+    transport.raise_everywhere(error)
+    measured = rates.measure(transport, job.protocol)
+    if transport.has_server:
         from hpcfl.system.disturbances import warnings
 
         try:
-            memory.check(job.protocol, hosts.count, world.tolerant, job.clock is not None)
-            environment = _environment(world, hosts, transport.placement, job)
+            environment = measured | _environment(world, hosts, transport.placement, job)
             writer = _writer(world, hosts, transport, job, output, command, environment)
             job.begin(writer.path, writer.run_id)
             for sentence in warnings(environment):

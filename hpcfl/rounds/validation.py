@@ -43,7 +43,12 @@ def as_expected(
     dim, group = protocol.parameters.dim, protocol.summed_in
     survivors = list(survivors)
     if group is None:
-        return _near(transport, survivors, inputs, total, dim)
+        step = PART if protocol.by_coordinate else dim
+        right = not transport.has_server or total.shape == (dim,)
+        for start in range(0, dim, step):
+            part = slice(start, min(start + step, dim))
+            right &= _near(transport, survivors, inputs, total, part)
+        return right
     expected = np.zeros(0)
     within = 0
     if isinstance(protocol, QuantisedProtocol) and protocol.noise is None:
@@ -76,18 +81,23 @@ def _add(total: NDArray[Any], device: Any, inputs: Inputs) -> int:
 
 
 def _near(
-    transport: Transport, survivors: Iterable[Device], inputs: Inputs, total: NDArray[Any], dim: int
+    transport: Transport,
+    survivors: Iterable[Device],
+    inputs: Inputs,
+    total: NDArray[Any],
+    part: slice,
 ) -> bool:
-    expected, magnitude = np.zeros(dim), np.zeros(dim)
+    expected, magnitude = np.zeros((2, part.stop - part.start))
     for device in survivors:
-        where, values = device.contribution(inputs(device.id))
+        where, values = device.contribution(inputs(device.id)[part])
         expected[where] += values
         magnitude[where] += np.abs(values, out=values)
     summed, magnitudes = transport.sum_to_server(expected), transport.sum_to_server(magnitude)
     if summed is None or magnitudes is None:
         return True
     tolerance = 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
-    return total.shape == (dim,) and bool(np.all(np.abs(total - summed) <= tolerance))
+    found = total[part]
+    return found.shape == summed.shape and bool(np.all(np.abs(found - summed) <= tolerance))
 
 
 def quantisation(

@@ -22,6 +22,7 @@ KINDS = {
     "bench": (("sparse",), "results"),
     "sweep-array": (("table-1",), "results/sweep"),
     "train": (("fedavg", "--aggregate", "sparse", "--rounds", "300"), "results/train"),
+    "silo": (("silo",), "results/silo"),
     "scaling": (
         (
             *("strong=scaling-strong", "weak=scaling-weak"),
@@ -30,6 +31,8 @@ KINDS = {
         "results/scaling",
     ),
 }
+# The commands of the kinds that are not called like their command.
+COMMANDS = {"sweep-array": "sweep", "silo": "sweep"}
 # The studies of the kind scaling, and the shell function that runs the plan of each.
 STUDIES = {
     "strong": "over_ranks",
@@ -124,6 +127,8 @@ def directives(job: Job) -> list[str]:
             given[-1] += f"={word}" if given[-1].startswith("--") else f" {word}"
     names = {line.lstrip("-").partition("=")[0] for line in given}
     ours = {"job-name": f"hpcfl-{job.kind}", **_ASKED}
+    if job.kind == "silo":
+        ours["ntasks"] = "17"
     if "ntasks-per-node" in names:
         del ours["ntasks"]
     # A measurement interrupted by a failing node must not restart automatically.
@@ -155,7 +160,7 @@ def _command(job: Job) -> str:
     arguments: Sequence[str] = job.arguments or KINDS[job.kind][0]
     if job.kind == "scaling":
         return "\n".join(map(_study, arguments))
-    words = ["hpcfl", "sweep" if job.kind == "sweep-array" else job.kind, *arguments]
+    words = ["hpcfl", COMMANDS.get(job.kind, job.kind), *arguments]
     if job.kind != "train":
         words += ["--output", _as_path(job.folder)]
     elif not any(word.startswith(_CHECKPOINT[0]) for word in arguments):

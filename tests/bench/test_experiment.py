@@ -3,16 +3,19 @@ import numpy as np
 import pytest
 from player import Said
 
-from hpcfl.algorithms.aggregation.fedavg import FedAvg
+import hpcfl
+from hpcfl.algorithms.aggregation.fedavg import FedAvg, FedAvgDevice
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggServer
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto import keystream
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError, ValidationError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds import rates, validation
 from hpcfl.rounds.observer import Results, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.rounds.validation import as_expected
@@ -93,6 +96,35 @@ def test_float_sums_are_compared_within_their_rounding_error():
     assert right(0.3 + 0.2 + 0.1, 1.0)
     assert not right(0.6 + 1e-12, 1.0)
     assert not right(0.6)
+    assert not right(0.6, 1.0, 0.0)
+
+
+def test_long_float_sums_are_compared_part_by_part(monkeypatch):
+    monkeypatch.setattr(validation, "PART", 70)
+    vectors = np.random.default_rng(1).normal(size=(3, 200)).astype(np.float32)
+    protocol = FedAvg(Parameters(3, 200))
+    devices = [FedAvgDevice(protocol, id) for id in range(3)]
+    total = sum(device.contribution(vectors[device.id])[1] for device in devices)
+    for place in (None, 0, 69, 70, 199):
+        wrong = total.copy()
+        if place is not None:
+            wrong[place] += 1e-9
+        found = as_expected(protocol, Loopback(3), devices, vectors.__getitem__, wrong)
+        assert found == (place is None)
+
+
+def test_long_uploads_are_compared_with_the_keystream_of_the_same_job(monkeypatch, tmp_path):
+    monkeypatch.setattr(rates, "LONG_BYTES", 4_000)
+    monkeypatch.setattr(keystream, "bytes_per_second", lambda: 1e9)
+    options = {"devices": 4, "dim": 3_000, "rounds": 1, "warmup": 1, "dropout": 0.0, "bits": "16"}
+    found = hpcfl.bench("secagg", **options, output=tmp_path / "long.h5")
+    figures, spent = found.summary(), np.median(found.cpu_seconds[1, 3, :4])
+    assert figures["keystream_share"] == pytest.approx(4 * 2 * 3_000 / 1e9 / spent)
+    sent = found.bytes_up[1, 3].sum() / found.wall_seconds[1, 3, -1]
+    assert figures["upload_bytes_per_second"] == pytest.approx(sent)
+    assert figures["mpi_bytes_per_second"] is None  # one process
+    short = hpcfl.bench("secagg", **options | {"dim": 100}, output=tmp_path / "short.h5")
+    assert short.summary()["keystream_bytes_per_second"] is None
 
 
 @pytest.mark.parametrize(("bits", "right"), [(8, False), (12, True)])

@@ -35,6 +35,20 @@ def test_a_round_is_refused_where_its_rows_do_not_fit_a_host(monkeypatch, tolera
             memory.check(protocol(), hosts, tolerant)
 
 
+def test_ranks_that_hold_long_vectors_count_up_to_one_a_device(monkeypatch):
+    long = find("secagg")(Parameters(8, 10**9))
+    for hosts, ranks, needed in ((1, 1, 24), (1, 9, 88), (1, 17, 88), (3, 9, 40)):
+        monkeypatch.setattr(
+            "hpcfl.system.machine.memory_available", lambda needed=needed: 1.001e9 * needed
+        )
+        memory.check(long, hosts, ranks=ranks)
+        monkeypatch.setattr(
+            "hpcfl.system.machine.memory_available", lambda needed=needed: 0.999e9 * needed
+        )
+        with pytest.raises(UsageError, match="smaller --dim"):
+            memory.check(long, hosts, ranks=ranks)
+
+
 def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path):
     said = refusal("bench", "secagg", "--devices", 60_000, "--dim", 10, "--output", tmp_path)
 

@@ -70,6 +70,50 @@ def test_ramble_reads_the_footer_of_what_it_runs(tmp_path, monkeypatch):
         assert about["units"] == unit_of(key)
 
 
+def test_benchpark_gives_ramble_the_variables_of_its_application(monkeypatch):
+    """Replayed on stand-ins of Benchpark's classes; strong scaling keeps the devices."""
+    added, given = {}, MagicMock()
+    base = {
+        "add_experiment_variable": lambda self, name, value, named=False: added.update(
+            {name: value}
+        ),
+        **{
+            name: getattr(given, name)
+            for name in ("register_scaling_config", "set_required_variables", "add_package_spec")
+        },
+        "name": "hpcfl",
+        "determine_version": lambda self: "@0.1.0",
+        "spec": MagicMock(variants={"protocol": ["sparse"]}),
+    }
+    modules = {
+        "directives": MagicMock(),
+        "experiment": MagicMock(Experiment=type("Experiment", (), base)),
+        "programming_model": MagicMock(ProgrammingModel=lambda *_: type("Model", (), {})),
+        "scaling": MagicMock(Scaling=lambda *_: type("Scaling", (), {})),
+    }
+    monkeypatch.setitem(sys.modules, "benchpark", MagicMock())
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"benchpark.{name}", module)
+    made = runpy.run_path(str(CONTRIB / "benchpark" / "experiment.py"))["Hpcfl"]()
+    made.compute_applications_section()
+    made.compute_package_section()
+
+    application = (CONTRIB / "ramble" / "applications" / "hpcfl" / "application.py").read_text()
+    taken = {*re.findall(r'workload_variable\(\s*"(\w+)"', application), "n_ranks"}
+    assert added.keys() <= taken
+    assert added["n_ranks"] == added["devices"] + 1
+    given.add_package_spec.assert_called_once_with("hpcfl", ["hpcfl@0.1.0"])
+    ((config,), _) = given.register_scaling_config.call_args
+    scaled = [
+        {
+            name: how(MagicMock(val=lambda _, name=name: added[name]), 0, None, 2)
+            for name, how in each.items()
+        }
+        for each in config.values()
+    ]
+    assert scaled == [{"n_ranks": 33}, {"n_ranks": 33, "devices": 32}]
+
+
 def test_the_shell_of_the_container_is_valid():
     text = (CONTRIB / "apptainer" / "hpcfl.def").read_text()
     sections = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))

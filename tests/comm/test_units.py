@@ -144,6 +144,19 @@ def test_memory_is_used_again_when_nobody_looks_at_it():
     assert ended() is None
 
 
+def test_a_long_message_is_made_where_the_last_one_was_and_sealed_there():
+    places = set()
+    for _ in range(3):
+        payload = room(1000)
+        message = envelope.seal(1, 0, 0, 1, payload)
+        assert np.shares_memory(message, payload)
+        places.add(message.ctypes.data)
+        del payload, message
+    assert len(places) == 1
+    first = room(1000)
+    assert not np.shares_memory(first, room(900))
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30))
 def test_whatever_is_kept_stays_as_it_was(steps):
     memory, kept = Scratch(), []

@@ -10,8 +10,12 @@ import pytest
 from crypto_reference import fixed_keys
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.quantisation import Quantiser
 from hpcfl.crypto import keys, keystream, native, ringlwe
 from hpcfl.crypto.groups import FQ, GROUPS, Field
+from hpcfl.errors import RefusedError
 from hpcfl.results.pooling import MACHINE
 from hpcfl.system import doctor, environment
 
@@ -56,6 +60,38 @@ def test_the_kernel_adds_and_subtracts_as_integers_do_at_the_ends_of_the_field(f
         assert not add(sign)
         expected = vector.astype(object) + sign * words.astype(object)
         assert (expected % field.modulus).tolist() == found.tolist()
+
+
+@kernel
+@pytest.mark.parametrize("group", [*FIELDS, *RINGS], ids=lambda group: group.name)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_kernel_quantises_as_numpy_does(group, dtype):
+    """At lengths around those of vector instructions and blocks, with values beyond the clip."""
+    quantiser, draw = Quantiser(0.7, group.half_range / 2), np.random.default_rng(group.bits)
+    for count in (*range(70), 255, 256, 257, 20_001):
+        values = draw.normal(0, 0.3, count).astype(dtype)
+        found, expected = np.empty(count, group.dtype), np.empty(count, group.dtype)
+        scale, draws = 1.9 * quantiser.levels, np.random.SFC64(count)
+        clipped = native.rounder().quantise(values, 0.7, scale, draws, group, found)
+        generator, beyond = np.random.Generator(np.random.SFC64(count)), 0
+        for part, block, some in quantiser.blocks(values, 1.9, generator):
+            expected[part] = group.of_integers(block)
+            beyond += some
+        assert np.array_equal(found, expected)
+        assert clipped == beyond
+
+
+@kernel
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_kernel_refuses_values_that_are_not_finite(value, dtype):
+    values = np.zeros(700, dtype)
+    values[[0, 600]] = 5, value
+    found, draws = np.empty(700, FQ.dtype), np.random.SFC64(1)
+    assert native.rounder().quantise(values, 1.0, 10.0, draws, FQ, found) is None
+    protocol = SecAgg(Parameters(3, 700))
+    with pytest.raises(RefusedError, match="a value that is not a finite number"):
+        protocol.elements(values, slice(None), 1, 0)
 
 
 @deriver

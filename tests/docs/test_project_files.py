@@ -1,5 +1,6 @@
 """What the files at the top of the project say of it."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -30,3 +31,14 @@ def test_license_and_authors_are_the_same_everywhere():
     assert f"authors:\n  - name: {author['name']}\n" in citation
     assert f"\nlicense: {PROJECT['license']}\n" in citation
     assert text("LICENSE").lstrip().startswith("Apache License\n")
+
+
+def test_the_facts_for_catalogues_are_those_of_the_project():
+    found = json.loads(text("codemeta.json"))
+
+    assert found["version"] == RELEASE
+    assert found["license"] == f"https://spdx.org/licenses/{PROJECT['license']}"
+    assert [one["name"] for one in found["author"]] == [one["name"] for one in PROJECT["authors"]]
+    for name in ("name", "description", "keywords"):
+        assert found[name] == PROJECT[name]
+    assert found["runtimePlatform"] == f"Python {PROJECT['requires-python']}"

@@ -172,7 +172,7 @@ def sizes(monkeypatch):
     def set_to(window=1 << 25, call=1 << 30, kept=0, rows=1 << 24, unit=840):
         for module, name, size in (
             *(("gather", "WINDOW_BYTES", window), ("gather", "CALL_BYTES", call)),
-            ("mpi", "CALL_BYTES", call),
+            *(("gather", "TURN_BYTES", window), ("mpi", "CALL_BYTES", call)),
             *(("scratch", "KEPT_BYTES", kept), ("gather", "LEAST_PART_BYTES", 1)),
             *(("rows", "WINDOW_BYTES", rows), ("rows", "BATCH_BYTES", rows)),
             ("envelope", "PART_UNIT", unit),
@@ -408,6 +408,13 @@ def test_sums_and_values_of_all_ranks_reach_the_server(kind):
         assert found.shape == (ranks, 2, 3)
     else:
         assert (total, largest, found) == (None, None, None)
+
+
+def test_plain_messages_have_a_rate_at_the_server(kind):
+    inner = transport(kind=kind)
+    found = inner.plain_bytes_per_second()
+    assert (found is not None) == inner.has_server
+    assert found is None or found > 0
 
 
 def test_times_of_ranks_add_up_to_their_phases_and_the_late_are_waited_for():

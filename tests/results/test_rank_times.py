@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from run_files import new_writer, ranked_record, simple_record, write_run
 
-from hpcfl.results import load
-from hpcfl.results.ranktimes import shares
+from hpcfl.results import load, ranktimes
+from hpcfl.results.ranktimes import by_rank, shares
 from hpcfl.results.writer import ResultsWriter
 
 RANKS = 3
@@ -33,6 +33,17 @@ def test_shares_are_medians_of_the_server_and_of_the_mean_of_devices_ranks(run, 
     assert row["waiting_devices"] == pytest.approx(0.05 * 3)
     assert "within 6 ms" in table.text()
     assert shares(load(write_run(tmp_path / "before.h5", [simple_record()]))) is None
+
+
+def test_every_rank_has_a_row_of_its_memory_and_seconds(run, monkeypatch):
+    table = by_rank(run)
+
+    assert [row[0] for row in table.rows] == ["server", "devices on 1", "devices on 2"]
+    spent = run.computing_seconds[run.measured].sum(axis=1)
+    assert [row[3] for row in table.rows] == pytest.approx(np.median(spent, axis=0))
+    assert np.isnan(table.rows[1][2])  # a record without the memory
+    monkeypatch.setattr(ranktimes, "MOST_RANKS", RANKS - 1)
+    assert by_rank(run) is None
 
 
 def test_a_resumed_run_may_have_more_ranks_and_keeps_what_is_known(tmp_path):

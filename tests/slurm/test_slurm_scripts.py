@@ -202,6 +202,16 @@ def test_scaling_sweeps_every_number_of_ranks_and_goes_on_after_a_step_that_fail
     assert "plot r/threads" in failed.stderr
 
 
+def test_silos_have_a_table_also_where_a_cell_failed(run, tmp_path):
+    (tmp_path / "r").mkdir()
+    programs = {"mpirun": f'{OPEN_MPI}echo "ran $*"; exit 1', "hpcfl": 'echo "table of $2"'}
+    done = run(Job("silo", results="r"), **programs)
+
+    assert done.returncode == 1
+    assert done.stdout.endswith("hpcfl sweep silo --output r\n")
+    assert (tmp_path / "r" / "silo.md").read_text() == "table of r\n"
+
+
 def test_a_training_goes_on_in_its_file_once_there_is_a_checkpoint(words, tmp_path):
     job = Job("train", arguments=("fedavg", "--checkpoint-every=2"), results="my runs")
     command, _ = words(job)

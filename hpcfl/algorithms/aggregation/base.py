@@ -133,6 +133,8 @@ class AggregationProtocol(ABC):
     # send the same ones.
     sparse_upload: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
+    # Whether a device's contribution is that of each part of its vector, end to end.
+    by_coordinate: ClassVar[bool] = False
     # The groups that the protocol can sum in (``--bits``): "ring", modulo 2^B, or "field", modulo a
     # prime. Empty if there is no choice.
     family: ClassVar[str] = ""

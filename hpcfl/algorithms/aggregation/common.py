@@ -14,11 +14,11 @@ run's seed and the round. On the wire, ``masked_input`` is one group element for
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import SPARSIFICATION
+from hpcfl.algorithms.aggregation.base import ALL, SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.comm.phases import Where
 from hpcfl.options.protocols import MaskingOptions, SparseOptions
 from hpcfl.privacy.masking import Drawn, Flags, InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
@@ -41,8 +41,10 @@ class CommonCoordinates(SecAgg):
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
-    def sent_in(self, round_index: int) -> NDArray[np.int64]:
+    def sent_in(self, round_index: int) -> Where:
         plan = self.parameters
+        if self.upload_dim == plan.dim:
+            return ALL  # in order, without the memory for all positions
         seeds = np.random.SeedSequence(plan.seed, spawn_key=(SPARSIFICATION, round_index))
         start = int(np.random.default_rng(seeds).integers(plan.dim))
         return Segments(plan.dim, 1, 1).dealt(start, self.upload_dim)

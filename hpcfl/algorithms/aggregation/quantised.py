@@ -22,7 +22,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
 from hpcfl.comm.phases import Payload, Where, room
-from hpcfl.crypto import keys
+from hpcfl.crypto import keys, native
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -215,10 +215,7 @@ class QuantisedProtocol(AggregationProtocol):
         if self.noise is not None:
             values, norm = self.noise.clip(values), self.noise.rounded_norm
             noise = self.noise.draw(values.size, device, round_index)
-        spawn_key = (ROUNDING, round_index, device)
-        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
-        generator = np.random.Generator(np.random.SFC64(seeds))
-        clipped = 0
+        generator, clipped = np.random.Generator(self._draws(device, round_index)), 0
         try:
             for part, block, beyond in self.quantiser.blocks(
                 values, self.scale(device), generator, norm, dtype
@@ -228,6 +225,11 @@ class QuantisedProtocol(AggregationProtocol):
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
         self.clipped[device] = values.size if shortened else clipped, values.size
+
+    def _draws(self, device: int, round_index: int) -> np.random.SFC64:
+        """Return what decides which way a device's values are rounded."""
+        spawn_key = (ROUNDING, round_index, device)
+        return np.random.SFC64(np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key))
 
     def quantise(
         self,
@@ -250,6 +252,14 @@ class QuantisedProtocol(AggregationProtocol):
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         # Noise has tails: with it, a single device's integers may be of any size.
         bounded = self.noise is None
+        code = native.rounder() if bounded and self.bounded(values)[1] is None else None
+        if code is not None:
+            draws, scale = self._draws(device, round_index), self.scale(device)
+            ours = self.quantiser.clip, scale * self.quantiser.levels
+            clipped = code.quantise(values, *ours, draws, group, elements)
+            if clipped is not None:
+                self.clipped[device] = clipped, values.size
+                return elements
         converted, dtype = (group.of_integers, np.int32) if bounded else (group.reduce, np.int64)
         for part, block in self.blocks(values, device, round_index, dtype):
             elements[part] = converted(block)
