@@ -82,34 +82,28 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
 
 @data.command("population")
 @click.argument("name", metavar="NAME|FILE")
-@click.option("--devices", type=click.IntRange(1), help="Devices.  [default: 10000, or all rows]")
-@click.option("--seed", type=int, default=0, help="Seed of a named population.", show_default=True)
-@click.option(
-    "--availability", type=PLACE, help="When FedScale's or FLASH's clients are there, with NAME."
-)
+@click.argument("availability", metavar="[FILE]", type=PLACE, required=False)
 @click.option("--output", type=PLACE, help="Write the table as CSV, for --population.")
 @click.option("--figure", type=PLACE, help="Draw the distributions (.svg, .png, .pdf).")
 @alone
 def population(
     name: str,
-    devices: int | None,
-    seed: int,
     availability: Path | None,
     output: Path | None,
     figure: Path | None,
 ) -> None:
     """Print the quantiles of a population's links and processors.
 
-    NAME is uniform, mobile, iot or silo, a table (.csv, .h5) with the columns uplink_mbps,
-    downlink_mbps, latency_ms and compute (factor on CPU seconds measured here), or FedScale's file
-    of client capacities. A table may say who is there when: mean_on_seconds and mean_off_seconds,
-    or on_intervals, such as 0-3600;7200-9000, and period_seconds.
+    NAME is uniform, mobile, iot or silo, of which 10,000 devices are drawn. FILE is a table (.csv,
+    .h5) with the columns uplink_mbps, downlink_mbps, latency_ms and compute (factor on CPU seconds
+    measured here), or FedScale's file of client capacities; a second FILE then says when FedScale's
+    or FLASH's clients are there. A table may say who is there when: mean_on_seconds and
+    mean_off_seconds, or on_intervals, such as 0-3600;7200-9000, and period_seconds.
 
     \b
     Examples:
       hpcfl data population mobile
-      hpcfl data population client_device_capacity --availability client_behave_trace \\
-        --output phones.csv
+      hpcfl data population client_device_capacity client_behave_trace --output phones.csv
     """
     from hpcfl.populations import population, traces
     from hpcfl.system import outputs
@@ -121,8 +115,8 @@ def population(
     tables = (".csv", *outputs.HDF5)
     if name in population.NAMES or Path(name).suffix.lower() in tables:
         if availability is not None:
-            raise UsageError("--availability goes with FedScale's file of capacities")
-        known = population.load(name, devices, seed)
+            raise UsageError("a second file goes with FedScale's file of capacities")
+        known = population.load(name, None, seed=0)
         table = {column: getattr(known, column).tolist() for column in population.COLUMNS}
     else:
         table = traces.table(Path(name), availability)

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from commandline import told
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.populations import population, traces
@@ -58,3 +59,12 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 def test_clients_of_another_format_are_refused(capacities):
     with pytest.raises(UsageError, match="a client has no active; each needs active, inactive"):
         traces.table(capacities, capacities)
+
+
+def test_the_command_converts_draws_and_prints(tmp_path, capacities):
+    table, figure = tmp_path / "phones.csv", tmp_path / "phones.svg"
+    shown = told("data", "population", capacities, "--output", table, "--figure", figure)
+
+    assert "Quantiles over 3 devices" in shown
+    assert shown == told("data", "population", table)
+    assert figure.stat().st_size > 5_000
