@@ -111,7 +111,7 @@ def reached(results: Sequence[Result]) -> list[Line]:
     """Return what training reached for every way to wait, as means over the seeds."""
     lines = []
     for wait in WAITS:
-        found = [one.found for one in results if {**wait, **one.setting} == one.setting]
+        found = [one.found for one in results if {**one.setting, **wait} == one.setting]
 
         def mean(name: str, found: Sequence[Mapping[str, Any]] = found) -> float:
             return float(np.mean([one[name] for one in found]))
