@@ -27,6 +27,7 @@ _BESIDE_OPTIONS = {
     "epsilon_delta": "delta of the epsilons in `/training`",
     "epsilon_neighbours": "which data sets the epsilons do not tell apart",
     "noise_in_sum": "standard deviation of a sum's noise, over the norm of a clipped update",
+    "population_table": "digest of the figures of a population's devices",
     "rounds_repeated": "rounds of earlier launches that may have been run in vain",
     schema.INCOMPLETE: "what the training data lacked of what their publisher has",
 }

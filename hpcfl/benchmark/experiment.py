@@ -165,6 +165,8 @@ class Experiment(Job):
             config["promises"] = [*config["promises"], *self.algorithm.promises()]
             if self.algorithm.repeated:
                 config["rounds_repeated"] = self.algorithm.repeated
+        if self.clock is not None:
+            config["population_table"] = self.clock.population.digest
         config["scaled_by"] = 1 / self.protocol.divisor
         return config
 

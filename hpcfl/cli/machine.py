@@ -83,14 +83,16 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
 @data.command("population")
 @click.argument("name", metavar="NAME|FILE")
 @click.argument("availability", metavar="[FILE]", type=PLACE, required=False)
-@click.option("--output", type=PLACE, help="Write the table as CSV, for --population.")
-@click.option("--figure", type=PLACE, help="Draw the distributions (.svg, .png, .pdf).")
+@click.option(
+    "--output",
+    type=PLACE,
+    help="Write the table for --population (.csv), or draw it (.svg, .png, .pdf).",
+)
 @alone
 def population(
     name: str,
     availability: Path | None,
     output: Path | None,
-    figure: Path | None,
 ) -> None:
     """Print the quantiles of a population's links and processors.
 
@@ -103,30 +105,28 @@ def population(
     \b
     Examples:
       hpcfl data population mobile
-      hpcfl data population client_device_capacity client_behave_trace --output phones.csv
+      hpcfl data population capacities availability --output phones.csv
     """
     from hpcfl.populations import population, traces
     from hpcfl.system import outputs
 
+    drawn = output is not None and output.suffix.lower() in outputs.FIGURE.endings
     if output is not None:
-        outputs.check(output, outputs.POPULATION)
-    if figure is not None:
-        outputs.check(figure, outputs.FIGURE)
-    tables = (".csv", *outputs.HDF5)
-    if name in population.NAMES or Path(name).suffix.lower() in tables:
+        outputs.check(output, outputs.FIGURE if drawn else outputs.POPULATION)
+    if name in population.NAMES or Path(name).suffix.lower() in (".csv", *outputs.HDF5):
         if availability is not None:
             raise UsageError("a second file goes with FedScale's file of capacities")
         known = population.load(name, None, seed=0)
         table = {column: getattr(known, column).tolist() for column in population.COLUMNS}
     else:
         table = traces.table(Path(name), availability)
-    if output is not None:
-        population.save(output, table)
     click.echo(population.quantiles(table).text())
-    if figure is not None:
+    if output is not None and drawn:
         from hpcfl.plots import populations, style
 
-        style.save(populations.draw(name, table), figure)
+        style.save(populations.draw(name, table), output)
+    elif output is not None:
+        population.save(output, table)
 
 
 @click.command("netlab", cls=Command, context_settings={"allow_interspersed_args": False})

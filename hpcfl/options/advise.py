@@ -52,3 +52,4 @@ class AdviseOptions(LinkOptions, PopulationOptions):
     )
     helper_mbps: float = again(LinkOptions, "helper_mbps", 1000.0)
     calibration: Path | None = again(PredictOptions, "calibration", None)
+    deadline: float | None = None

@@ -31,3 +31,4 @@ class PredictOptions(ProtocolOptions, LinkOptions, PopulationOptions):
     min_cohort: int = 1
     security_bits: int = 40
     threads: int = 1
+    deadline: float | None = None

@@ -21,6 +21,8 @@ import csv
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,15 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.compute)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short digest of all figures: runs of equal digests had the same devices."""
+        known: list[Any] = [getattr(self, name).tolist() for name in COLUMNS]
+        known += [[list(one) for one in self.switches], [*map(float, self.period_seconds)]]
+        if self.mean_seconds is not None:
+            known += [self.mean_seconds.tolist(), self.seed]
+        return sha256(repr(known).encode()).hexdigest()[:16]
 
     @property
     def always_there(self) -> bool:
@@ -209,15 +220,23 @@ def _table(path: Path) -> dict[str, Sequence[Any]]:
     try:
         if path.suffix.lower() in outputs.HDF5:
             with hdf5.opened(path, "r") as file:
-                return {
-                    name: column.asstr()[()] if column.dtype.kind in "OS" else column[()]
+                table = {
+                    name: list(column.asstr()[()] if column.dtype.kind in "OS" else column[()])
                     for name, column in file.items()
                 }
-        with path.open(newline="") as text:
-            header, *lines = filter(None, csv.reader(text))
-    except (OSError, ValueError, AttributeError) as error:
+                lines = [[*row] for row in zip(*table.values(), strict=True)]
+                header = [*table]
+        else:
+            with path.open(newline="", encoding="utf-8-sig") as text:
+                header, *lines = filter(None, csv.reader(text, skipinitialspace=True))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise HpcflError(f"{path} cannot be read as a table ({files.brief(error)})") from error
-    return dict(zip(header, zip(*lines, strict=False), strict=False))
+    for row, line in enumerate(lines, 1):
+        if len(line) != len(header):
+            raise UsageError(f"{path}, row {row}: {len(line)} values of {len(header)} columns")
+    if not lines:
+        raise UsageError(f"{path} has no devices")
+    return dict(zip(header, zip(*lines, strict=True), strict=True))
 
 
 def _numbers(path: Path, table: Mapping[str, Sequence[Any]], column: str, least: float) -> Floats:
@@ -232,7 +251,7 @@ def _numbers(path: Path, table: Mapping[str, Sequence[Any]], column: str, least:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, TypeError):
         return math.nan
 
 

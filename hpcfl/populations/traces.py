@@ -1,4 +1,4 @@
-"""Reads the traces of FedScale and FLASH as tables of a population.
+"""Reads traces in FedScale's and FLASH's formats as tables of a population.
 
 FedScale's file of capacities holds, by client, ``computation`` (milliseconds of a sample) and
 ``communication`` (kbit/s). The files of availability of FedScale and FLASH hold, by client,
@@ -33,6 +33,8 @@ def table(capacities: Path, availability: Path | None = None) -> dict[str, list[
     clients that are never there are left out, and the others taken in turn.
     """
     devices = [_of(one, capacities, "computation", "communication") for one in _read(capacities)]
+    if not devices or min(map(min, devices)) <= 0:
+        raise UsageError(f"{capacities}: each client needs a computation and communication above 0")
     fastest = min(one[0] for one in devices)
     rates = [one[1] / 1e3 for one in devices]
     columns: dict[str, list[Any]] = {
@@ -47,13 +49,17 @@ def table(capacities: Path, availability: Path | None = None) -> dict[str, list[
         _of(one, availability, "active", "inactive", "finish_time") for one in _read(availability)
     ]
     clients = [one for one in clients if one[0]]
+    if not clients:
+        raise UsageError(f"{availability}: no client is ever there")
     texts = [
-        ";".join(f"{on:g}-{off:g}" for on, off in zip(one[0], one[1], strict=False) if off > on)
+        ";".join(
+            f"{float(on)}-{float(off)}" for on, off in zip(one[0], one[1], strict=False) if off > on
+        )
         for one in clients
     ]
     count = len(clients)
     columns["on_intervals"] = [texts[k % count] for k in range(len(rates))]
-    columns["period_seconds"] = [max(float(one[2]) for one in clients)] * len(rates)
+    columns["period_seconds"] = [float(clients[k % count][2]) for k in range(len(rates))]
     return columns
 
 

@@ -80,6 +80,7 @@ class Summary:
         task = [str(self.config.get(name)) for name in _TASK] if training else []
         link = tuple(vars(self.link).values())
         theta = -1.0 if self["theta"] is None else self["theta"]
+        link = (*link, self.config.get("population"), self.config.get("population_table"))
         return training, task, link, self["dim"], self["devices"], theta
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,7 +169,9 @@ def summarise(
 def _population(config: Mapping[str, Any]) -> str:
     """Return in words whom the server waits for, in place of a link."""
     deadline = config.get("deadline")
-    waits = f", quorum {config.get('quorum') or 1:g}" + (f", {deadline:g} s" if deadline else "")
+    waits = f", quorum {config.get('quorum') or 1:g}" + (
+        f", deadline {deadline:g} s" if deadline else ""
+    )
     return f"population {formats.words(config['population'])}{waits}"
 
 

@@ -69,7 +69,7 @@ def phases(summary: Summary) -> Table:
                 f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
                 for party in others
             ),
-            *(["once: the enrolment before the first round, in no round"] if once else []),
+            *(["once: the enrolment, in no round, modelled over equal links"] if once else []),
             *(f"warning: {sentence}" for sentence in summary.warnings),
         ],
     )

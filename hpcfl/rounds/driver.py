@@ -22,6 +22,7 @@ from hpcfl.comm.phases import Ids, Method, Pattern, Payload, Role, Rows, Step, c
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.report.formats import counted
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.system.plugins import blamed
@@ -498,6 +499,8 @@ class Round:
         # Refusals of devices do not explain missing helpers, and vice versa.
         helping = step.role is Role.HELPER
         known = {id: e for id, e in known.items() if (id >= self._devices) == helping} or known
+        if isinstance(error, BelowThresholdError) and self._clock is not None and self._clock.late:
+            error = type(error)(f"{error}; {counted(len(self._clock.late), 'device')} late or away")
         if not isinstance(error, BelowThresholdError) or not known:
             return error
         first = next(iter(known.values()))

@@ -1,11 +1,11 @@
 """The event clock: modelled times of a round's exchanges, and who is too late for them.
 
 Every device has a link and a processor of its own. A device that received a message at some time
-computes, which takes its measured CPU seconds times its factor, and sends; latency counts once for
-every direction. The server goes on from an exchange when a quorum has answered, or everybody who
-will, or at the deadline. Devices that have not answered by then are late: they leave the real
-round, and the server never takes their message. Then the server computes, which takes its measured
-CPU seconds.
+computes, which takes its measured CPU seconds times its factor, and sends; a message arrives after
+the latency of the link. The server goes on from an exchange when a quorum has answered, or
+everybody who will, or at the deadline. Devices that have not answered by then are late: they leave
+the real round, and the server never takes their message. Then the server computes, which takes its
+measured CPU seconds.
 
 Modelled times are those at which bytes arrive and work ends; they share no name with measured ones.
 """
@@ -93,11 +93,14 @@ class Times:
 
     def receive(self, phase: int, cpu: Floats, size: Floats, messages: Floats) -> None:
         """Let parties receive what the server sent after its work, `size` bytes, and compute."""
-        got = messages > 0
-        self._at = np.where(got, np.maximum(self._at, self._server), self._at)
-        self._move(phase, cpu, 1e-3 * self._latency * got + 8e-6 * size / self._down)
+        begin = np.where(messages > 0, np.maximum(self._at, self._server), self._at)
+        there = np.where(messages > 0, self._server + 1e-3 * self._latency, self._at)
+        lag = np.maximum(there - begin, 0.0)
+        self._at = begin
+        self._move(phase, 0.0, lag)
+        self._move(phase, cpu, 8e-6 * size / self._down)
 
-    def _move(self, phase: int, cpu: Floats, moved: Floats) -> None:
+    def _move(self, phase: int, cpu: Floats | float, moved: Floats) -> None:
         spent = self._factor * cpu + moved
         self._at = self._at + spent
         self._path[phase] += spent
@@ -111,11 +114,16 @@ class Times:
         Return the late devices, each with the reason, an index of `record.LATE_REASONS`.
         """
         sent = messages > 0
-        self._move(phase, cpu, 1e-3 * self._latency * sent + 8e-6 * size / self._up)
+        self._move(phase, cpu, 8e-6 * size / self._up)
+        # A party does not wait until what it sent has arrived.
+        lag = 1e-3 * self._latency * sent
+        self._path[phase] += lag
+        self._linked += lag
         ids = np.flatnonzero(sent)
         if not ids.size:
             return {}
-        arrivals = np.where(self._stay(ids), self._at[ids], np.inf)
+        arrivals = (self._at + lag)[ids]
+        arrivals = np.where(self._stay(ids, arrivals), arrivals, np.inf)
         end, waited_for = self._goes_on(role, ids, arrivals)
         end = max(end, self._server)  # it takes what has come while it worked
         self._wait(phase, end, waited_for)
@@ -144,14 +152,14 @@ class Times:
             return deadline if math.isfinite(deadline) else self._server, None
         return end, int(ids[(arrivals == end).argmax()])
 
-    def _stay(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _stay(self, ids: NDArray[np.int64], arrivals: Floats) -> NDArray[np.bool_]:
         """Return which parties are there from their last answer until this one has arrived."""
         known, start = self._run.population, self._run.seconds
         stay = np.ones(ids.size, np.bool_)
         for place, id in enumerate([] if known.always_there else ids.tolist()):
             if id < self._devices:
                 until = known.there_until(self._members[id], start + self._answered[id])
-                stay[place] = until >= start + self._at[id]
+                stay[place] = until >= start + arrivals[place]
         return stay
 
     def _wait(self, phase: int, end: float, waited_for: int | None) -> None:
@@ -286,12 +294,13 @@ def clock_of(
             raise UsageError("--quorum and --deadline are for the devices of a --population")
         return None
     waits = asked.quorum == 1 and asked.deadline is None
-    if kind is not None and not kind.tolerates_dropouts and not waits:
-        raise UsageError(
-            f"{kind.name} tolerates no missing device: leave --quorum and --deadline out"
-        )
     if isinstance(options, ProtocolOptions) and options.upload == "reduce":
         raise UsageError("--upload reduce sums vectors on the way, whoever is late: leave it out")
     seed = options.seed if isinstance(options, SeedOptions) else 0
     known = load(asked.population, devices, seed, part(options, LinkOptions))
+    if kind is not None and not kind.tolerates_dropouts and not (waits and known.always_there):
+        raise UsageError(
+            f"{kind.name} tolerates no missing device: leave --quorum, --deadline and a table with "
+            "absences out"
+        )
     return EventClock(known, link, asked.quorum, asked.deadline or math.inf)

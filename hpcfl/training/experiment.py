@@ -105,6 +105,8 @@ class Training(Job):
         config |= {"devices": self.devices, "model": self.model, "dim": self.dim}
         config |= self.protocol.settings()
         config |= self.algorithm.settings()
+        if self.clock is not None:
+            config["population_table"] = self.clock.population.digest
         if self._clients.incomplete:
             config[INCOMPLETE] = self._clients.incomplete
         if self.algorithm.repeated:

@@ -345,10 +345,10 @@ def _slowest(evidence: Evidence) -> Finding:
     if not found:
         raise Missing("populations")
     return Finding(
-        "Of the 9 times fewer bytes that a SparseSecAgg device sends (N = 100, a million "
-        f"coordinates), {min(found.values()):.1f} to {max(found.values()):.1f} times shorter "
-        "rounds are left where devices are not alike: all receive the whole model, and wait in the "
-        "same exchanges.",
+        f"Where devices are not alike, a SecAgg round takes {min(found.values()):.1f} to "
+        f"{max(found.values()):.1f} times as long as one of SparseSecAgg, whose devices send 9 "
+        "times fewer bytes (N = 100, a million coordinates): all receive the whole model and wait "
+        "in the same exchanges, and on fast links the server's work decides.",
         {name: f"{took:.2f}" for name, took in found.items()},
         ("populations",),
         "modelled rounds of `hpcfl bench --population` whose ratio differs by more than 25 %",

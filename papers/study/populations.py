@@ -81,7 +81,7 @@ def told(results: Sequence[Result]) -> list[Line]:
                 "",
                 f"`{first}` {took[first]:.3g} s, then `{second}` {took[second]:.3g} s; of all, "
                 f"`{helped}` {took[helped]:.3g} s; `secagg` {took['secagg']:.3g} s, "
-                f"{took['secagg'] / took['sparse']:.2f} times `sparse`'s",
+                f"{took['secagg'] / took['sparse']:.2f} times that of `sparse`",
                 SHOWN,
             )
         )

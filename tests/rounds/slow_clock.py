@@ -19,10 +19,18 @@ class Party:
     def begin_anew(self):
         self.answered, self.done, self.work, self.link = self.now, [], 0.0, 0.0
 
-    def spend(self, phase, cpu, size, messages, mbps):
-        work, link = self.factor * cpu, 1e-3 * self.latency * (messages > 0) + 8e-6 * size / mbps
+    def spend(self, phase, cpu, size, mbps):
+        work, link = self.factor * cpu, 8e-6 * size / mbps
         self.done.append((phase, self.now, self.now + (work + link)))
         self.now, self.work, self.link = self.done[-1][2], self.work + work, self.link + link
+
+    def send(self, phase, cpu, size, messages, mbps):
+        """Return when a message arrives that has been sent until now."""
+        self.spend(phase, cpu, size, mbps)
+        lag = 1e-3 * self.latency * (messages > 0)
+        self.done.append((phase, self.now, self.now + lag))
+        self.link += lag
+        return self.now + lag
 
     def leaves(self, when):
         return next((off for on, off in self.there if on <= when < off), -math.inf)
@@ -56,17 +64,21 @@ class SlowClock:
 
     def receive(self, phase, *columns):
         for party, cpu, size, messages in zip(self.parties, *columns, strict=True):
-            party.now = max(party.now, self.server) if messages else party.now
-            party.spend(phase, cpu, size, messages, party.down)
+            if messages:
+                begin = max(party.now, self.server)
+                party.now = max(begin, self.server + 1e-3 * party.latency)
+                party.done.append((phase, begin, party.now))
+                party.link += party.now - begin
+            party.spend(phase, cpu, size, party.down)
 
     def answer(self, phase, role, *columns):
         senders, coming, start = {}, [], self.run.seconds
         for id, (party, *spent) in enumerate(zip(self.parties, *columns, strict=True)):
-            party.spend(phase, *spent, party.up)
+            arrival = party.send(phase, *spent, party.up)
             if spent[2]:
                 senders[id] = party
-                if start + party.now <= party.leaves(start + party.answered):
-                    heapq.heappush(coming, (party.now, id))
+                if start + arrival <= party.leaves(start + party.answered):
+                    heapq.heappush(coming, (arrival, id))
         if not senders:
             return {}
         deadline, wanted = math.inf, len(senders)

@@ -252,11 +252,12 @@ class QuantisedProtocol(AggregationProtocol):
         elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         # Noise has tails: with it, a single device's integers may be of any size.
         bounded = self.noise is None
-        code = native.rounder() if bounded and self.bounded(values)[1] is None else None
+        short, norm = self.bounded(values)
+        code = native.rounder() if bounded and norm is None else None
         if code is not None:
             draws, scale = self._draws(device, round_index), self.scale(device)
             ours = self.quantiser.clip, scale * self.quantiser.levels
-            clipped = code.quantise(values, *ours, draws, group, elements)
+            clipped = code.quantise(short, *ours, draws, group, elements)
             if clipped is not None:
                 self.clipped[device] = clipped, values.size
                 return elements

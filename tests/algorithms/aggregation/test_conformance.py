@@ -220,7 +220,7 @@ def costs_itself_alone(protocol, number, change):
     after = uploaded_before(protocol, protocol.steps[number].phase)
     assert_sum(played, integers, [id for id in range(devices) if after or id != sender])
     assert {sender} == {*played.kept_out}
-    assert isinstance(played.kept_out[sender], MessageError)
+    assert isinstance(played.kept_out[sender], MessageError | RefusedError)
 
 
 @pytest.mark.parametrize("change", [shorter, of_another_round, of_another_device])
