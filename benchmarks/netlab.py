@@ -74,12 +74,13 @@ def beside_the_event_clock(asked: argparse.Namespace, folder: Path) -> None:
     rates = np.geomspace(10, 100, 10)
     for helpers in (0, 1, 2):
         table = ["uplink_mbps,downlink_mbps,latency_ms,compute", *["1000,1000,0,1"] * helpers]
-        table += [f"{rate:.1f},{rates[-1 - k]:.1f},0,1" for k, rate in enumerate(rates)]
+        table += [f"{rate:.1f},{rate:.1f},0,1" for rate in rates]
         (folder / f"{helpers}.csv").write_text("\n".join(table) + "\n")
     print("protocol        measured s   modelled s   error")
     for name in PROTOCOLS:
         options: list[object] = ["--devices", 10, "--dropout", 0]
         options += ["--gamma", 0] if ThreatOptions in find(name).options else []
+        options += ["--alpha", 0.3] if find(name).sparse_upload else []
         helpers = find(name).default_helpers
         lab = ["netlab", "--hosts", 10 + helpers, "--population", folder / f"{helpers}.csv", "--"]
         real = bench(lab, name, asked.dim, asked.rounds, folder, *options)
