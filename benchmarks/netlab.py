@@ -77,7 +77,7 @@ def beside_the_event_clock(asked: argparse.Namespace, folder: Path) -> None:
         table += [f"{rate:.1f},{rate:.1f},0,1" for rate in rates]
         (folder / f"{helpers}.csv").write_text("\n".join(table) + "\n")
     print("protocol        measured s   modelled s   error")
-    for name in PROTOCOLS:
+    for name in asked.protocols or PROTOCOLS:
         options: list[object] = ["--devices", 10, "--dropout", 0]
         options += ["--gamma", 0] if ThreatOptions in find(name).options else []
         options += ["--alpha", 0.3] if find(name).sparse_upload else []
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--alike", choices=("yes", "no"), default="yes")
+    parser.add_argument("protocols", nargs="*", help="with --alike no: by default, all")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -157,8 +157,7 @@ def opa() -> None:
                 partial(device.send_masked_input, VECTOR),
             )
             spent.append(sum(map(cpu_seconds, works)))
-        if not index % 3:
-            others.append(secagg())
+        others.append(secagg())
     for name, spent in (("the first", first), ("a later", later)):
         told = f"opa, {name} round of a device ({1e3 * min(spent):.1f} ms)"
         told += f" / secagg ({1e3 * min(others):.0f} ms)"

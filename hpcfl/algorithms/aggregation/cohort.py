@@ -267,12 +267,12 @@ class CohortDevice(SecAggDevice):
         near = [id for id, place in places.items() if any(segments.common(position, place))]
         ids, secrets = self._mask_secrets(near)
         others = [(id, places[id], secret) for id, secret in zip(ids, secrets, strict=True)]
-        integers = self._protocol.quantise(vector[self.sent()], self.id, self._round)
+        elements = self._protocol.elements(vector, self.sent(), self.id, self._round)
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
         group = self._parameters.arithmetic
         group.add_each([masks], [key], [1])
-        masks += integers.astype(group.sums, copy=False)
+        masks += elements
         return group.pack(group.reduce(masks))
 
     def sent(self) -> NDArray[np.int64]:

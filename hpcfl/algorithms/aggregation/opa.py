@@ -72,7 +72,7 @@ from hpcfl.comm.phases import (
 from hpcfl.crypto import keys, keystream
 from hpcfl.crypto.groups import FIELDS, FQ, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.crypto.ringlwe import LARGEST, MOST_BITS, RING_DIM, SIGMA, Packing, mask, masks, small
+from hpcfl.crypto.ringlwe import LARGEST, MOST_BITS, RING_DIM, SIGMA, Packing, Small, mask, masks, small
 from hpcfl.errors import MessageError, RefusedError
 from hpcfl.options.protocols import CommitteeOptions, ThreatOptions
 from hpcfl.values import dataclass
@@ -170,8 +170,13 @@ class OpaDevice(CommitteeDevice):
         protocol, state = self._protocol, self.state
         if not state.key_seed:
             raise self.refusal("to upload: it has shared no key")
-        dtype = np.int32 if protocol.noise is None else np.int64
-        values = protocol.quantise(vector[self.sent()], self.id, self._round, dtype)
+        where = self.sent()
+        if protocol.noise is None:
+            elements = protocol.elements(vector, where, self.id, self._round)
+            values: Small = protocol.summed_in.signed(elements)
+        else:
+            # Not reduced: a sum of reduced values could carry into the next value of its word.
+            values = protocol.quantise(vector[where], self.id, self._round)
         secret = keystream.open_stream(state.key_seed)
         key, payload = small(secret, RING_DIM), room(protocol.largest_message)
         public = keystream.open_stream(state.public_seed)

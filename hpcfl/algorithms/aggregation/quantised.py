@@ -236,11 +236,10 @@ class QuantisedProtocol(AggregationProtocol):
         values: NDArray[np.floating],
         device: int,
         round_index: int,
-        dtype: type[np.signedinteger[Any]] = np.int64,
-    ) -> NDArray[Any]:
+    ) -> NDArray[np.int64]:
         """Return the integers of `blocks` in one array."""
-        integers = np.empty(values.size, dtype)
-        for part, block in self.blocks(values, device, round_index, dtype):
+        integers = np.empty(values.size, np.int64)
+        for part, block in self.blocks(values, device, round_index):
             integers[part] = block
         return integers
 

@@ -90,8 +90,8 @@ class SparseDevice(SecAggDevice):
         pairwise = group.zeros(where.size)
         np.add.at(pairwise, place[positions], masks)
         key = self._protocol.private_mask_key(self._round, self.id, self.state.seed)
-        integers = self._protocol.quantise(vector[where], self.id, self._round)
-        total = integers.astype(group.sums, copy=False)
+        elements = self._protocol.elements(vector, where, self.id, self._round)
+        total = elements.astype(group.sums, copy=False)
         total += pairwise
         group.add_each([total], [key], [1])
         return np.concatenate([coded, group.pack(group.reduce(total))])
