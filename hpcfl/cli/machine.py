@@ -118,6 +118,8 @@ def population(
             raise UsageError("a second file goes with FedScale's file of capacities")
         known = population.load(name, None, seed=0)
         table = {column: getattr(known, column).tolist() for column in population.COLUMNS}
+        if name not in population.NAMES:  # with the columns of availability
+            table = population.read(Path(name))
     else:
         table = traces.table(Path(name), availability)
     click.echo(population.quantiles(table).text())

@@ -168,12 +168,19 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
     Without a number these are all rows of a table, or 10,000 devices. Raise UsageError for a table
     with fewer rows, without a column of `COLUMNS`, or with a value out of range.
     """
+    usual = LinkOptions()
+    rates = (usual.uplink_mbps, usual.downlink_mbps)
+    if name != "uniform" and link and (link.uplink_mbps, link.downlink_mbps) != rates:
+        raise UsageError(
+            f"the devices of --population {name} have links of their own: leave --uplink-mbps and "
+            "--downlink-mbps out"
+        )
     if name in NAMES:
         return draw(name, devices or 10_000, seed, link)
     path = Path(name)
     if not path.suffix:
         raise no_such("--population", name, [*NAMES, "a .csv or .h5 file"])
-    table = _table(path)
+    table = read(path)
     missing = [column for column in COLUMNS if column not in table]
     if missing:
         raise UsageError(
@@ -215,7 +222,8 @@ def quantiles(table: Mapping[str, Sequence[Any]]) -> Table:
     return Table(columns, rows, f"Quantiles over {len(table['compute']):,} devices")
 
 
-def _table(path: Path) -> dict[str, Sequence[Any]]:
+def read(path: Path) -> dict[str, Sequence[Any]]:
+    """Return the columns of a table, CSV or HDF5, as they are in the file."""
     files.require(path)
     try:
         if path.suffix.lower() in outputs.HDF5:

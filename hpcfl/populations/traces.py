@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,22 @@ def table(capacities: Path, availability: Path | None = None) -> dict[str, list[
     clients = [one for one in clients if one[0]]
     if not clients:
         raise UsageError(f"{availability}: no client is ever there")
-    texts = [
-        ";".join(
-            f"{float(on)}-{float(off)}" for on, off in zip(one[0], one[1], strict=False) if off > on
-        )
-        for one in clients
-    ]
+    texts = [";".join(f"{on}-{off}" for on, off in _merged(*one[:2])) for one in clients]
     count = len(clients)
     columns["on_intervals"] = [texts[k % count] for k in range(len(rates))]
     columns["period_seconds"] = [float(clients[k % count][2]) for k in range(len(rates))]
     return columns
+
+
+def _merged(active: Sequence[float], inactive: Sequence[float]) -> list[list[float]]:
+    """Return the intervals of a client in order, where those that touch or overlap are one."""
+    merged: list[list[float]] = []
+    for on, off in sorted(zip(map(float, active), map(float, inactive), strict=False)):
+        if merged and on <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], off)
+        elif off > on:
+            merged.append([on, off])
+    return merged
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:

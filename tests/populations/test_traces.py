@@ -16,7 +16,7 @@ CAPACITIES = {
     3: {"computation": 100.0, "communication": 20_000.0},
 }
 CLIENTS = {
-    "1": {"duration": 50, "active": [0, 60], "inactive": [30, 80], "finish_time": 100},
+    "1": {"duration": 50, "active": [0, 70, 60], "inactive": [30, 80, 75], "finish_time": 100},
     "2": {"duration": 0, "active": [], "inactive": [], "finish_time": 100},
     "3": {"duration": 20, "active": [10], "inactive": [30], "finish_time": 100},
 }
@@ -63,8 +63,14 @@ def test_clients_of_another_format_are_refused(capacities):
 
 def test_the_command_converts_draws_and_prints(tmp_path, capacities):
     table, figure = tmp_path / "phones.csv", tmp_path / "phones.svg"
-    shown = told("data", "population", capacities, "--output", table)
+    clients = tmp_path / "clients.json"
+    clients.write_text(json.dumps(CLIENTS))
+    shown = told("data", "population", capacities, clients, "--output", table)
 
     assert "Quantiles over 3 devices" in shown
+    assert "on_intervals" in table.read_text()
+    again = tmp_path / "again.csv"
+    told("data", "population", table, "--output", again)
+    assert again.read_text() == table.read_text()
     assert shown == told("data", "population", table, "--output", figure)
     assert figure.stat().st_size > 5_000

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UsageError
+from hpcfl.options.shared import LinkOptions
 from hpcfl.populations.population import COLUMNS, NAMES, Population, draw, load, save
 
 ROW = {"uplink_mbps": [8.0] * 3, "downlink_mbps": [9.5] * 3, "latency_ms": [0, 1, 2]}
@@ -84,3 +85,10 @@ def test_mean_times_are_those_of_exponential_durations(tmp_path):
         assert abs(left.mean() - on) < 5 * on / math.sqrt(left.size)
         assert abs(np.mean(left < on * math.log(2)) - 0.5) < 2.5 / math.sqrt(left.size)
     assert load(str(tmp_path / "t.csv"), 9, seed=1).there_until(8, 55.0) == until[8]
+
+
+def test_links_are_those_of_the_population_or_of_the_options():
+    slow = LinkOptions(downlink_mbps=10)
+    assert load("uniform", 2, 0, slow).downlink_mbps.tolist() == [10, 10]
+    with pytest.raises(UsageError, match="have links of their own: leave --uplink-mbps and"):
+        load("mobile", 2, 0, slow)
