@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define EXPORTED __attribute__((visibility("default")))
+/* Bytes of a line of the cache, and of a long vector that masks are added to at a time. */
+enum { LINE = 64, PIECE = 1 << 13 };
 /* Compiled twice: for processors with vectors of 256 bits, and for others. */
 #if defined(__x86_64__) && defined(__GLIBC__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
@@ -62,7 +64,7 @@ typedef struct {
     void (*destroy)(void *);
     const void *mode;
 } aes;
-enum { AES_BYTES = 16, PIECE = 1 << 13, TOGETHER = 16 };
+enum { AES_BYTES = 16, TOGETHER = 16 };
 
 /* Adds the keystreams of keys, which lie end to end, to a vector, or subtracts those of `minus`. Each
  * begins with the same counter. Returns the number of the first key from `begin` on with a rejected
@@ -87,6 +89,9 @@ EXPORTED long hpcfl_masks(const aes *f, uint8_t *vector, size_t size, int bytes,
         for (size_t done = 0; works && done < total; done += part) {
             part = total - done < PIECE ? total - done : PIECE;
             for (long j = 0; works && j < most; j++) {
+                /* The processor's own prefetching ends at a page. None fails, not even behind the end. */
+                for (size_t at = LINE * j; at < PIECE; at += LINE * most)
+                    __builtin_prefetch(vector + done + 2 * PIECE + at, 1);
                 works = f->update(contexts[j], (uint8_t *)words, &written, zeros, (int)part);
                 rejected |= hpcfl_mask(vector + done, words, part / bytes, bytes, modulus, low,
                                        minus[k + j]);
@@ -155,6 +160,8 @@ EXPORTED long hpcfl_quantise(const uint8_t *values, size_t size, int wide, doubl
         int count = size - start < SOME ? (int)(size - start) : SOME, above;
         const double *longs = (const double *)values + start;
         const float *shorts = (const float *)values + start;
+        for (int k = 0; k < SOME * wide; k += LINE)
+            __builtin_prefetch(values + start * wide + PIECE + k);
         for (int k = 0; k < count; k++) {
             draws[k] = b + counter++ + a;
             a = b ^ b >> 11;
