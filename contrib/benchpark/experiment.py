@@ -1,4 +1,4 @@
-"""hpcfl as an experiment of Benchpark: one run of hpcfl bench, with more and more devices."""
+"""hpcfl as an experiment of Benchpark: strong and weak scaling of hpcfl bench."""
 
 from benchpark.directives import variant
 from benchpark.experiment import Experiment

@@ -65,10 +65,10 @@ def _notes(advice: Advice, calibration: Calibration) -> Iterator[str]:
     else:
         yield "no protocol qualifies"
     if advice.as_good:
-        yield f"predictions do not tell these from it: {', '.join(advice.as_good)}"
+        yield f"as good, within the error of predictions: {', '.join(advice.as_good)}"
     within = "nine of ten rounds that were measured, none of them against a server that cheats, lay"
     if asked.population is not None:
-        within = "rounds with {:g} to {:g} times as much computing lie".format(*COMPUTING_WITHIN)
+        within = "rounds with {:g} to {:g} times these CPU seconds lie".format(*COMPUTING_WITHIN)
     yield f"round: on {devices_of(asked)}; {within} between from and to"
     yield "exchanges: how often the server waits for clients, inside a framework (hpcfl.exchange)"
     least, most = DEVICE_WITHIN

@@ -37,7 +37,7 @@ class CommonOptions(_Group):
         "Fraction of the devices that drop out of a round; more than half must stay.",
         at_least=0,
         below=0.5,
-        default_text="0.3; 0 for protocols without dropouts",
+        default_text="0.3; what a --quorum leaves out; 0 for protocols without dropouts",
         marks=("label",),
     )
     dropout_model: str = option(

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from hpcfl.errors import HpcflError, UsageError, no_such
 from hpcfl.options.shared import LinkOptions
 from hpcfl.system import files, hdf5, outputs
-from hpcfl.values import dataclass, field
+from hpcfl.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from hpcfl.report.table import Table
@@ -168,12 +168,11 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
     Without a number these are all rows of a table, or 10,000 devices. Raise UsageError for a table
     with fewer rows, without a column of `COLUMNS`, or with a value out of range.
     """
-    usual = LinkOptions()
-    rates = (usual.uplink_mbps, usual.downlink_mbps)
-    if name != "uniform" and link and (link.uplink_mbps, link.downlink_mbps) != rates:
+    usual = LinkOptions() if link is None else replace(LinkOptions(), helper_mbps=link.helper_mbps)
+    if name != "uniform" and link not in (None, usual):
         raise UsageError(
-            f"the devices of --population {name} have links of their own: leave --uplink-mbps and "
-            "--downlink-mbps out"
+            f"the devices of --population {name} have links of their own: leave --uplink-mbps, "
+            "--downlink-mbps and --latency-ms out"
         )
     if name in NAMES:
         return draw(name, devices or 10_000, seed, link)
@@ -219,7 +218,9 @@ def quantiles(table: Mapping[str, Sequence[Any]]) -> Table:
     at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
     rows = [[name, *np.quantile(np.asarray(table[name], float), at).tolist()] for name in COLUMNS]
     columns = [label("figure"), *(number(f"q{100 * q:g}", f"{100 * q:g} %") for q in at)]
-    return Table(columns, rows, f"Quantiles over {len(table['compute']):,} devices")
+    away = RANDOM[0] in table or TRACED[0] in table
+    title = f"Quantiles over {len(table['compute']):,} devices"
+    return Table(columns, rows, title + ", which are away at times" * away)
 
 
 def read(path: Path) -> dict[str, Sequence[Any]]:

@@ -209,13 +209,13 @@ ARTEFACTS = (
     Artefact(
         "study/populations",
         "The fastest protocol where devices are not alike; predicted",
-        {"paper": Scale("by the cost model", populations.ROUNDS)},
+        {"paper": Scale(populations.PREDICTED, populations.ROUNDS)},
         populations.predicted,
         populations.told,
     ),
     Artefact(
         "study/waiting",
-        "Training on MNIST, 2NN, 300 shards, N = 25 phones, by whom the server waits for",
+        "Training on a tenth of MNIST, 2NN, 300 shards, 25 modelled phones, by whom the server waits for",
         {"paper": Scale("three seeds", populations.TRAININGS)},
         populations.trained,
         populations.reached,

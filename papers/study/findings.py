@@ -345,12 +345,12 @@ def _slowest(evidence: Evidence) -> Finding:
     if not found:
         raise Missing("populations")
     return Finding(
-        "Where devices are not alike, a SecAgg round is predicted to take "
-        f"{min(found.values()):.1f} to {max(found.values()):.1f} times as long as one of "
-        "SparseSecAgg, whose devices send 9 times fewer bytes (N = 100, a million coordinates): "
-        "all receive the whole model and wait in the same exchanges, and on fast links the "
-        "server's work decides.",
-        {name: f"{took:.2f}" for name, took in found.items()},
+        "Where devices are not alike (three assumed populations, quorums of 0.7 to 1), a SecAgg "
+        f"round is predicted to take {min(found.values()):.1f} to {max(found.values()):.1f} times "
+        "as long as one of SparseSecAgg, whose devices send 9 times fewer bytes (N = 100, a "
+        "million coordinates): only the upload gets shorter, and on fast links the server's work "
+        "decides.",
+        {f"`secagg` / `sparse`, {name}": f"{took:.2f}" for name, took in found.items()},
         ("populations",),
         "modelled rounds of `hpcfl bench --population` whose ratio differs by more than 25 %",
     )
@@ -381,10 +381,11 @@ def _waiting(evidence: Evidence) -> Finding:
     few = figures["quorum 0.7"]
     told = few["accuracy, points"].low <= 0 <= few["accuracy, points"].high
     return Finding(
-        "A server that waits for 70 % of the phones takes "
+        "A server that waits for 70 % of 25 modelled phones takes "
         f"{few['modelled time'].value:.2f} times the modelled time of one that waits for all (30 "
-        f"rounds, 2NN, 300 shards). It never hears {few['devices in no sum, %'].value:.0f} % of "
-        f"them, and the accuracy changes by {few['accuracy, points'].value:+.1f} points"
+        "rounds, 2NN, 300 shards, a tenth of MNIST). No sum has "
+        f"{few['devices in no sum, %'].value:.0f} % of them, and the measured accuracy changes by "
+        f"{few['accuracy, points'].value:+.1f} points"
         + (", which is not distinguishable over the seeds." if told else "."),
         {f"{way}: {name}": one for way, some in figures.items() for name, one in some.items()},
         ("waiting",),

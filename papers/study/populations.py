@@ -28,6 +28,10 @@ ROUNDS = [
     {"population": population, "devices": devices, "dim": dim, "quorum": quorum}
     for population, devices, dim, quorum in product(NAMES, (100, 1_000), (10**5, 10**6), QUORUMS)
 ]
+PREDICTED = (
+    "by the cost model, extrapolated for N = 1,000. The first two have neither helpers nor partial "
+    "uploads; `any` protocol may have them. Equal devices answer together, whatever the quorum"
+)
 # As the study's training with 300 shards, with a tenth of the data and a fixed number of rounds.
 TRAINING: dict[str, Any] = {
     "dataset": "mnist",
@@ -79,7 +83,7 @@ def told(results: Sequence[Result]) -> list[Line]:
                     one.setting
                 ),
                 "",
-                f"`{first}` {took[first]:.3g} s, then `{second}` {took[second]:.3g} s; of all, "
+                f"`{first}` {took[first]:.3g} s, then `{second}` {took[second]:.3g} s; any: "
                 f"`{helped}` {took[helped]:.3g} s; `secagg` {took['secagg']:.3g} s, "
                 f"{took['secagg'] / took['sparse']:.2f} times that of `sparse`",
                 SHOWN,

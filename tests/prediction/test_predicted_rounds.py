@@ -120,7 +120,7 @@ def test_keys_for_shares_are_agreed_on_once_a_run_or_in_every_round():
     assert runs["round"]["device"] == runs["run"]["device"] | {"transport keys": 19}
     assert {*CHOICES} == {protocol.parameters.transport_keys for protocol in kinds("secagg")}
     once = predict(protocol_of("secagg", 20, 9, transport_keys="run"), KNOWN)
-    assert "as if all pairs of devices had agreed on transport keys before" in once.notes
+    assert "without the agreement on transport keys, once for each pair of devices" in once.notes
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -90,5 +90,5 @@ def test_mean_times_are_those_of_exponential_durations(tmp_path):
 def test_links_are_those_of_the_population_or_of_the_options():
     slow = LinkOptions(downlink_mbps=10)
     assert load("uniform", 2, 0, slow).downlink_mbps.tolist() == [10, 10]
-    with pytest.raises(UsageError, match="have links of their own: leave --uplink-mbps and"):
+    with pytest.raises(UsageError, match="have links of their own: leave --uplink-mbps, --d"):
         load("mobile", 2, 0, slow)

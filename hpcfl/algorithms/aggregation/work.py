@@ -117,11 +117,11 @@ def terms(protocol: AggregationProtocol) -> dict[str, Terms]:
 def notes(protocol: AggregationProtocol) -> list[str]:
     """Return clauses that state what the costs leave out."""
     if isinstance(protocol, Prf | Flamingo):
-        return ["without the enrolment before the first round, one agreement a pair"]
+        return ["without the enrolment before the first round: a key agreement of each pair"]
     if isinstance(protocol, Assisted | Pine):
-        return ["without the enrolment before the first round, one agreement with each helper"]
+        return ["without the enrolment before the first round: a key agreement with each helper"]
     if isinstance(protocol, QuantisedProtocol) and protocol.keeps_transport_keys:
-        return ["as if all pairs of devices had agreed on transport keys before"]
+        return ["without the agreement on transport keys, once for each pair of devices"]
     return []
 
 
