@@ -124,7 +124,7 @@ def _late(figures: Mapping[str, Any]) -> str | None:
         f"{reason} {formats.number(figures[f'late_by_{reason}_mean'])}" for reason in LATE_REASONS
     )
     return (
-        f"{formats.number(figures['late_mean'])} devices in the mean of a round ({why}), which sent "
+        f"{formats.number(figures['late_mean'])} devices a round on average ({why}), which sent "
         f"{formats.amount(figures['late_bytes_mean'])} in vain; in no sum of the run: "
         f"{formats.share(figures['never_in_sum'])} of the devices"
     )

@@ -215,7 +215,7 @@ ARTEFACTS = (
     ),
     Artefact(
         "study/waiting",
-        "Training on a tenth of MNIST, 2NN, 300 shards, 25 modelled phones, by whom the server waits for",
+        "Training by whom the server waits for: a tenth of MNIST, 2NN, 300 shards, 25 phones, modelled",
         {"paper": Scale("three seeds", populations.TRAININGS)},
         populations.trained,
         populations.reached,

@@ -72,7 +72,7 @@ from hpcfl.comm.phases import (
 from hpcfl.crypto import keys, keystream
 from hpcfl.crypto.groups import FIELDS, FQ, Field
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.crypto.ringlwe import LARGEST, MOST_BITS, RING_DIM, SIGMA, Packing, Small, mask, masks, small
+from hpcfl.crypto.ringlwe import LARGEST, MOST_BITS, RING_DIM, SIGMA, Packing, mask, masks, small
 from hpcfl.errors import MessageError, RefusedError
 from hpcfl.options.protocols import CommitteeOptions, ThreatOptions
 from hpcfl.values import dataclass
@@ -173,7 +173,7 @@ class OpaDevice(CommitteeDevice):
         where = self.sent()
         if protocol.noise is None:
             elements = protocol.elements(vector, where, self.id, self._round)
-            values: Small = protocol.summed_in.signed(elements)
+            values = protocol.summed_in.signed(elements)
         else:
             # Not reduced: a sum of reduced values could carry into the next value of its word.
             values = protocol.quantise(vector[where], self.id, self._round)
