@@ -215,7 +215,7 @@ ARTEFACTS = (
     ),
     Artefact(
         "study/waiting",
-        "Training by whom the server waits for: a tenth of MNIST, 2NN, 300 shards, 25 phones, modelled",
+        "Training by whom the server waits for: a tenth of MNIST, 2NN, 300 shards, 25 phones",
         {"paper": Scale("three seeds", populations.TRAININGS)},
         populations.trained,
         populations.reached,
