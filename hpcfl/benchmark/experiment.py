@@ -108,7 +108,8 @@ class Experiment(Job):
         self.rounds, self.first_round = options.planned_rounds, 0
         self.name = protocol.name if algorithm is None else f"{algorithm.name}-{protocol.name}"
         self.recorded_as, self.phases = self.name, protocol.phases()
-        self.clock = clock_of(options, self.devices, type(protocol))
+        private = None if algorithm is None else algorithm.name
+        self.clock = clock_of(options, self.devices, type(protocol), private)
         # The round times measured by earlier launches.
         self._measured: list[float] = []
 

@@ -180,11 +180,15 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
     if not path.suffix:
         raise no_such("--population", name, [*NAMES, "a .csv or .h5 file"])
     table = read(path)
-    missing = [column for column in COLUMNS if column not in table]
-    if missing:
-        raise UsageError(
-            f"{path} has no column {missing[0]}; a population has {', '.join(COLUMNS)}"
-        )
+    wanted = [
+        *COLUMNS,
+        *(RANDOM if {*RANDOM} & {*table} else TRACED if {*TRACED} & {*table} else ()),
+    ]
+    missing = [column for column in wanted if column not in (*table, TRACED[1])]
+    wrong = [f"no column {column}" for column in missing]
+    wrong += [f"a column {column}" for column in table if column not in wanted]
+    if wrong:
+        raise UsageError(f"{path} has {wrong[0]}; a population has {', '.join(wanted)}")
     rows = len(table["compute"])
     if devices is not None and rows < devices:
         raise UsageError(f"{path} has {rows} devices, and the run has {devices}")

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.populations.population import Floats
 from hpcfl.system import files
 
 
@@ -48,20 +51,28 @@ def table(capacities: Path, availability: Path | None = None) -> dict[str, list[
     clients = [
         _of(one, availability, "active", "inactive", "finish_time") for one in _read(availability)
     ]
-    clients = [one for one in clients if one[0]]
+    clients = [one for one in clients if one[0].size]
     if not clients:
         raise UsageError(f"{availability}: no client is ever there")
-    texts = [";".join(f"{on}-{off}" for on, off in _merged(*one[:2])) for one in clients]
+    texts = [";".join("-".join(map(_digits, pair)) for pair in _merged(*one)) for one in clients]
     count = len(clients)
     columns["on_intervals"] = [texts[k % count] for k in range(len(rates))]
     columns["period_seconds"] = [float(clients[k % count][2]) for k in range(len(rates))]
     return columns
 
 
-def _merged(active: Sequence[float], inactive: Sequence[float]) -> list[list[float]]:
-    """Return the intervals of a client in order, where those that touch or overlap are one."""
+def _digits(seconds: float) -> str:
+    return np.format_float_positional(seconds, trim="-")
+
+
+def _merged(active: Floats, inactive: Floats, finish: float) -> list[list[float]]:
+    """Return the intervals of a client in order, where those that touch or overlap are one.
+
+    They are within a period: the last one may have no end, or a later one.
+    """
     merged: list[list[float]] = []
-    for on, off in sorted(zip(map(float, active), map(float, inactive), strict=False)):
+    ends = np.minimum([*inactive, finish], finish)
+    for on, off in sorted(zip(active.tolist(), ends.tolist(), strict=False)):
         if merged and on <= merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], off)
         elif off > on:
@@ -87,4 +98,10 @@ def _of(client: Mapping[str, Any], path: Path, *names: str) -> list[Any]:
     missing = [name for name in names if name not in client]
     if missing:
         raise UsageError(f"{path}: a client has no {missing[0]}; each needs {', '.join(names)}")
-    return [client[name] for name in names]
+    try:
+        found = [np.array(client[name], float) for name in names]
+    except (ValueError, TypeError):
+        found = [np.array(np.inf)]
+    if not all(np.isfinite(one).all() for one in found):
+        raise UsageError(f"{path}: a client's {', '.join(names)} must be finite numbers")
+    return found

@@ -5,7 +5,8 @@ computes, which takes its measured CPU seconds times its factor, and sends; a me
 the latency of the link. The server goes on from an exchange when a quorum has answered, or
 everybody who will, or at the deadline. Devices that have not answered by then are late: they leave
 the real round, and the server never takes their message. Then the server computes, which takes its
-measured CPU seconds.
+measured CPU seconds. An `early` upload leaves with the answer before it, as in frameworks: devices
+do not wait to be told that an optional step before it is skipped.
 
 Modelled times are those at which bytes arrive and work ends; they share no name with measured ones.
 """
@@ -45,6 +46,12 @@ class EventClock:
     quorum: float = 1.0  # the fraction of the devices, or of the committee, to wait for
     deadline_seconds: float = math.inf  # of an exchange
     seconds: float = 0.0  # at the server: when the next round begins
+
+    @property
+    def loses_devices(self) -> bool:
+        """Whether devices may be late or away."""
+        waits = self.quorum == 1 and math.isinf(self.deadline_seconds)
+        return not (waits and self.population.always_there)
 
 
 class Times:
@@ -282,25 +289,35 @@ def needed_in(protocol: AggregationProtocol) -> dict[Role, int]:
 
 
 def clock_of(
-    options: OptionGroup, devices: int, kind: type[AggregationProtocol] | None = None
+    options: OptionGroup,
+    devices: int,
+    kind: type[AggregationProtocol] | None = None,
+    private: str | None = None,
 ) -> EventClock | None:
     """Return the clock of a run, checked for a protocol if any; None without a population.
 
-    Raise UsageError if the options do not go together.
+    `private` is the name of the algorithm if it has an account of privacy. Raise UsageError if the
+    options do not go together.
     """
     asked, link = part(options, PopulationOptions), part(options, LinkModel)
     if asked.population is None:
         if asked.quorum < 1 or asked.deadline is not None:
             raise UsageError("--quorum and --deadline are for the devices of a --population")
         return None
-    waits = asked.quorum == 1 and asked.deadline is None
     if isinstance(options, ProtocolOptions) and options.upload == "reduce":
         raise UsageError("--upload reduce sums vectors on the way, whoever is late: leave it out")
     seed = options.seed if isinstance(options, SeedOptions) else 0
     known = load(asked.population, devices, seed, part(options, LinkOptions))
-    if kind is not None and not kind.tolerates_dropouts and not (waits and known.always_there):
+    clock = EventClock(known, link, asked.quorum, asked.deadline or math.inf)
+    if kind is not None and not kind.tolerates_dropouts and clock.loses_devices:
         raise UsageError(
             f"{kind.name} tolerates no missing device: leave --quorum, --deadline and a table with "
             "absences out"
         )
-    return EventClock(known, link, asked.quorum, asked.deadline or math.inf)
+    if private is not None and clock.loses_devices:
+        # One user more could make many others late, and epsilon would be too small.
+        raise UsageError(
+            f"{private} accounts for users who do not affect each other, and who is late depends "
+            "on all of them: leave --quorum, --deadline and a table with absences out"
+        )
+    return clock

@@ -82,9 +82,15 @@ class Training(Job):
         subject = protocol.name if options.algorithm == "fedavg" else algorithm.name
         self.name, self.recorded_as = f"train-{subject}", protocol.name
         self.phases = algorithm.phases(protocol)
-        self.clock = clock_of(options, self.devices, type(protocol))
+        private = algorithm.name if algorithm.private else None
+        self.clock = clock_of(options, self.devices, type(protocol), private)
         if self.clock is not None and algorithm.first_stage is not None:
             raise UsageError(f"--population does not cover the first stage of {algorithm.name}")
+        if self.clock is not None and self.clock.loses_devices and options.error_feedback:
+            raise UsageError(
+                "--error-feedback counts what a late device has sent as sent: leave it out, or "
+                "--quorum, --deadline and a table with absences"
+            )
         self._bytes_up = 0
         self._accuracy = float("nan")  # after the last round of an earlier launch
         self._survivors: list[int] = []

@@ -19,6 +19,7 @@ CLIENTS = {
     "1": {"duration": 50, "active": [0, 70, 60], "inactive": [30, 80, 75], "finish_time": 100},
     "2": {"duration": 0, "active": [], "inactive": [], "finish_time": 100},
     "3": {"duration": 20, "active": [10], "inactive": [30], "finish_time": 100},
+    "4": {"duration": 60, "active": [1e-5, 40], "inactive": [1], "finish_time": 100},
 }
 
 
@@ -40,9 +41,9 @@ def test_clients_become_devices(tmp_path, capacities, write):
     np.testing.assert_allclose(known.uplink_mbps, [8, 0.5, 20])
     np.testing.assert_allclose(known.downlink_mbps, known.uplink_mbps)
     np.testing.assert_allclose(known.compute, [2, 1, 5])
-    # The second client is never there, so the third is the second device, and the first the third.
-    assert [known.there_until(device, 65.0) for device in range(3)] == [80, -np.inf, 80]
-    assert [known.there_until(device, 115.0) for device in range(3)] == [130, 130, 130]
+    # The second client is never there, so the third is the second device, and the fourth the third.
+    assert [known.there_until(device, 65.0) for device in range(3)] == [80, -np.inf, 100]
+    assert [known.there_until(device, 115.0) for device in range(3)] == [130, 130, -np.inf]
 
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
@@ -59,6 +60,9 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 def test_clients_of_another_format_are_refused(capacities):
     with pytest.raises(UsageError, match="a client has no active; each needs active, inactive"):
         traces.table(capacities, capacities)
+    capacities.write_text(json.dumps({1: {"computation": "fast", "communication": 3}}))
+    with pytest.raises(UsageError, match="computation, communication must be finite numbers"):
+        traces.table(capacities)
 
 
 def test_the_command_converts_draws_and_prints(tmp_path, capacities):

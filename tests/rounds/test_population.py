@@ -62,7 +62,9 @@ def test_a_table_is_read_from_both_formats(tmp_path, suffix):
         ({"latency_ms": [1, "inf", 0]}, 3, "row 2: latency_ms must be a number from 0 on"),
         ({"on_intervals": ["0-1", "3-2", ""]}, 3, "like 0-3600;7200-9000, not '3-2'"),
         ({"on_intervals": ["", "", "0-9"], "period_seconds": [9, 9, 8]}, 3, "within 8 s"),
-        ({"mean_on_seconds": [1, 1, 1]}, 3, "mean_off_seconds must be a number"),
+        ({"mean_on_seconds": [1, 1, 1]}, 3, "has no column mean_off_seconds"),
+        ({"period_seconds": [9, 9, 9]}, 3, "has no column on_intervals"),
+        ({"on_interval": ["0-1"] * 3}, 3, "has a column on_interval; a population has uplink_mbps"),
     ],
 )
 def test_a_wrong_table_is_refused(tmp_path, change, devices, reason):

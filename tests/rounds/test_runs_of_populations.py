@@ -68,3 +68,18 @@ def test_a_run_without_a_population_has_none_of_it(tmp_path):
     ):
         with pytest.raises(UsageError, match=r"--population|tolerates no missing|on the way"):
             hpcfl.bench(protocol, devices=4, dim=10, output=tmp_path, **options)
+
+
+@pytest.mark.parametrize("late", ["quorum", "deadline", "on_intervals"])
+def test_no_account_of_privacy_or_of_what_was_sent_where_devices_may_be_late(tmp_path, late):
+    columns = {"on_intervals": ["0-9"] * 4} if late == "on_intervals" else {}
+    options = {"devices": 4, "population": table(tmp_path / "all.csv", 4, **columns)}
+    options |= {"quorum": {"quorum": 0.8}, "deadline": {"deadline": 9.0}}.get(late, {})
+    noisy = {"noise_multiplier": 1.0, "output": tmp_path, **options}
+    with pytest.raises(UsageError, match="who do not affect each other"):
+        hpcfl.bench("dp-fedavg", dim=10, **noisy)
+    pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="who do not affect each other"):
+        hpcfl.train("dp-fedavg", per_round=2, sampling="poisson", **noisy)
+    with pytest.raises(UsageError, match="counts what a late device has sent as sent"):
+        hpcfl.train("top-k", error_feedback=True, output=tmp_path, **options)
