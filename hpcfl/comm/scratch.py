@@ -66,6 +66,11 @@ class Scratch:
 _OF_THREAD = threading.local()
 
 
+def release() -> None:
+    """Free this thread's memory for long messages: the next run may have shorter ones."""
+    vars(_OF_THREAD).clear()
+
+
 def reused(size: int) -> Payload:
     """Return uninitialised memory for a long message that this thread makes or receives.
 

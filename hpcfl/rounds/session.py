@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.comm import scratch
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
@@ -236,6 +237,7 @@ def run(
     """
     interruption = current()
     writer, error = None, None
+    scratch.release()  # that of a sweep's cell before
     if transport.has_server:
         try:
             ranks, held = transport.placement.ranks, job.clock is not None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hpcfl
 from hpcfl.comm import calls, envelope, scratch
 from hpcfl.comm.calls import Calls, WaitsFor
 from hpcfl.comm.phases import room
@@ -141,6 +142,13 @@ def test_memory_is_used_again_when_nobody_looks_at_it():
     little = memory.take(7)
     ended = weakref.ref(little)
     del little
+    assert ended() is None
+
+
+def test_memory_for_messages_is_given_back_when_a_run_begins(tmp_path):
+    scratch.reused(1000)
+    ended = weakref.ref(scratch._OF_THREAD.scratch)
+    hpcfl.bench("fedavg", devices=2, dim=10, rounds=1, warmup=0, output=tmp_path)
     assert ended() is None
 
 
