@@ -49,7 +49,7 @@ class PopulationOptions(OptionGroup):
         "Links and processors of the devices: uniform, mobile, iot, silo, or a table (.csv, .h5); "
         "see hpcfl data population. Devices then drop out because they are late, not by chance: "
         "--dropout is the fraction that protocols plan for.",
-        marks=("label", "recorded if given"),
+        marks=("label", "resumable", "recorded if given"),
     )
     quorum: float = option(
         1.0,

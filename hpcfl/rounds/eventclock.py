@@ -131,9 +131,9 @@ class Times:
             return {}
         arrivals = (self._at + lag)[ids]
         arrivals = np.where(self._stay(ids, arrivals), arrivals, np.inf)
-        end, waited_for = self._goes_on(role, ids, arrivals)
+        end, heard = self._goes_on(role, ids, arrivals)
         end = max(end, self._server)  # it takes what has come while it worked
-        self._wait(phase, end, waited_for)
+        self._wait(phase, end, heard)
         late = ids[arrivals > end]
         on_link = 2 * self._linked[late] >= self._path[:, late].sum(axis=0)
         reasons = np.where(on_link, LINK, COMPUTE)
@@ -144,20 +144,22 @@ class Times:
 
     def _goes_on(
         self, role: Role, ids: NDArray[np.int64], arrivals: Floats
-    ) -> tuple[float, int | None]:
-        """Return when the server goes on, and the party that it waited for, if any."""
+    ) -> tuple[float, tuple[int, float] | None]:
+        """Return when the server goes on, and the last party heard until then, and when."""
         coming = int(np.isfinite(arrivals).sum())
-        if role is Role.HELPER:
-            return float(arrivals.max()), int(ids[arrivals.argmax()])
-        # The quorum is of those who were asked first, not of those who are left.
-        all_ = self._devices if role is Role.DEVICE else self._asked.setdefault(role, ids.size)
-        wanted = max(math.ceil(self._run.quorum * all_ - 1e-9), self._needed.get(role, 1))
-        deadline = self._server + self._run.deadline_seconds
+        wanted, deadline = ids.size, math.inf
+        if role is not Role.HELPER:
+            # The quorum is of those who were asked first, not of those who are left.
+            all_ = self._devices if role is Role.DEVICE else self._asked.setdefault(role, ids.size)
+            wanted = max(math.ceil(self._run.quorum * all_ - 1e-9), self._needed.get(role, 1))
+            deadline = self._server + self._run.deadline_seconds
         which = min(wanted, coming) - 1
         end = np.inf if which < 0 else float(np.partition(arrivals, which)[which])
         if which < 0 or end > deadline:
-            return deadline if math.isfinite(deadline) else self._server, None
-        return end, int(ids[(arrivals == end).argmax()])
+            end = deadline if math.isfinite(deadline) else self._server
+        in_time = np.where(arrivals <= end, arrivals, -np.inf)
+        last = int(in_time.argmax())
+        return end, (int(ids[last]), float(in_time[last])) if in_time[last] > -np.inf else None
 
     def _stay(self, ids: NDArray[np.int64], arrivals: Floats) -> NDArray[np.bool_]:
         """Return which parties are there from their last answer until this one has arrived."""
@@ -169,16 +171,17 @@ class Times:
                 stay[place] = until >= start + arrivals[place]
         return stay
 
-    def _wait(self, phase: int, end: float, waited_for: int | None) -> None:
-        """Let the server wait until `end`; what the last party did not spend is the phase's."""
-        left = max(0.0, end - self._server)
-        self._server += left
-        if waited_for is not None:
+    def _wait(self, phase: int, end: float, heard: tuple[int, float] | None) -> None:
+        """Let the server wait until `end`; what the last party spent until heard is its phases'."""
+        waited = max(0.0, end - self._server)
+        if heard is not None:
+            left = max(0.0, heard[1] - self._server)
             for index in range(len(self.seconds) - 1, -1, -1):
-                spent = min(left, float(self._path[index, waited_for]))
+                spent = min(left, float(self._path[index, heard[0]]))
                 self.seconds[index] += spent
-                left -= spent
-        self.seconds[phase] += left
+                left, waited = left - spent, waited - spent
+        self._server = max(self._server, end)
+        self.seconds[phase] += waited
 
     def end(self, gone: Sequence[int]) -> float:
         """Return when all but the parties that are `gone` have received what the server sent."""
@@ -186,7 +189,7 @@ class Times:
         stayed[[*gone]] = False
         if stayed.any():
             last = int(np.where(stayed, self._at, -np.inf).argmax())
-            self._wait(len(self.seconds) - 1, float(self._at[last]), last)
+            self._wait(len(self.seconds) - 1, float(self._at[last]), (last, float(self._at[last])))
         return self._server
 
 

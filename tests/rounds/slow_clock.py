@@ -91,7 +91,7 @@ class SlowClock:
             end, last = heapq.heappop(coming)
             answered.add(last)
         if deadline < math.inf and (not answered or (coming and len(answered) < wanted)):
-            end, last = deadline, None
+            end = deadline
         end = max(end, self.server)  # it was busy until then
         answered |= {id for when, id in coming if when <= end}
         self._wait(phase, end, [] if last is None else senders[last].done)

@@ -20,7 +20,10 @@ def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
     late = run.late_phase.T.tolist()
     assert late == [[-1] * 6, [-1, -1, 1, 0, 0, 0], [-1] * 6, [-1, -1, -1, 1, 0, -1]]
     cut(run.path, 3)
-    assert hpcfl.bench(resume=run.path).late_phase.T.tolist() == late
+    moved = table(tmp_path / "moved.csv", 4, on_intervals=intervals, compute=1e-9)
+    with pytest.raises(UsageError, match="is of a run with population_table"):
+        hpcfl.bench(resume=run.path, population="mobile")
+    assert hpcfl.bench(resume=run.path, population=moved).late_phase.T.tolist() == late
 
 
 def test_participants_have_their_own_rows(tmp_path):
