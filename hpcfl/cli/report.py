@@ -86,8 +86,8 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
         raise UsageError(
             "--target-accuracy needs a run of hpcfl train, and there is none: leave it out"
         )
-    pools = pooling.group(runs, trainings=True)
-    found = pooling.summarised(pools, asked.target_accuracy, **values_of(asked, LinkAsked))
+    pools, link = pooling.group(runs, trainings=True), values_of(asked, LinkAsked)
+    found = pooling.summarised(pools, asked.target_accuracy, **link)
     pools, summaries = [pool for pool, _ in found], [summary for _, summary in found]
     # Called for every format, because it refuses an unknown baseline.
     compared = tables.comparison(
@@ -100,6 +100,8 @@ def _costs(runs: Sequence[Run], asked: ReportOptions, form: str) -> str:
         if not run.validated.all():
             wrong = counted(int((~run.validated).sum()), "round")
             warn(f"{run.path} has {wrong} that failed validation")
+        if run.config.get("population") and any(value is not None for value in link.values()):
+            warn(f"{run.path}: its modelled seconds are those of its population's links")
     if form == "json" and asked.columns is None:
         shown = beside(summaries, asked.baseline) if len(summaries) > 1 else summaries
         return jsontext.dumps({"runs": [summary.as_dict() for summary in shown]})

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from commandline import invoke
 from run_files import cut
 from test_late_devices import table
 
@@ -19,6 +20,9 @@ def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
     run = hpcfl.bench("fedavg", output=tmp_path / "run.h5", **options)
     late = run.late_phase.T.tolist()
     assert late == [[-1] * 6, [-1, -1, 1, 0, 0, 0], [-1] * 6, [-1, -1, -1, 1, 0, -1]]
+    assert (
+        "those of its population's links" in invoke("report", run.path, "--uplink-mbps", 1).stderr
+    )
     cut(run.path, 3)
     moved = table(tmp_path / "moved.csv", 4, on_intervals=intervals, compute=1e-9)
     with pytest.raises(UsageError, match="is of a run with population_table"):
