@@ -180,10 +180,8 @@ def load(name: str, devices: int | None, seed: int, link: LinkOptions | None = N
     if not path.suffix:
         raise no_such("--population", name, [*NAMES, "a .csv or .h5 file"])
     table = read(path)
-    wanted = [
-        *COLUMNS,
-        *(RANDOM if {*RANDOM} & {*table} else TRACED if {*TRACED} & {*table} else ()),
-    ]
+    there_when = next((each for each in (RANDOM, TRACED) if {*each} & {*table}), ())
+    wanted = [*COLUMNS, *there_when]
     missing = [column for column in wanted if column not in (*table, TRACED[1])]
     wrong = [f"no column {column}" for column in missing]
     wrong += [f"a column {column}" for column in table if column not in wanted]
